@@ -1,0 +1,65 @@
+# Everything a contributor runs. Each target makes the .venv it needs, so a fresh clone and Python 3.11 suffice.
+
+.DEFAULT_GOAL := help
+.PHONY: help run check test unit bench faults format clean
+
+# python3.11 if it runs, else python3; choose another with `make PYTHON=... check`.
+PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
+
+# How long the fault campaign is: `make faults ROUNDS=1000`.
+ROUNDS ?= 100
+
+# Passed to the benchmark and to pytest: `make bench BENCH_ARGS=--quick`, `make test PYTEST_ARGS='-k rot'`.
+BENCH_ARGS ?=
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
+CODE := $(wildcard src tests benchmarks examples)
+
+help:  ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+run: .venv/.ready-cli  ## a tour of what exists today
+	$(BIN)/python examples/journal_tour.py
+
+check: .venv/.ready-dev  ## format, lint, types, import arrows
+	$(BIN)/ruff format --check $(CODE)
+	$(BIN)/ruff check $(CODE)
+	$(BIN)/mypy --strict $(CODE)
+	$(BIN)/lint-imports --no-cache
+
+test: .venv/.ready-dev  ## every test but the long campaigns
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+unit: .venv/.ready-dev  ## the quick ones only
+	$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
+
+bench: .venv/.ready-dev  ## measure the journal against the disk (BENCH_ARGS=...)
+	$(BIN)/python -m benchmarks.journal $(BENCH_ARGS)
+
+faults: .venv/.ready-dev  ## the long fault campaign (ROUNDS=100)
+	PENSTOCK_FAULT_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -m campaign -o timeout=0 $(PYTEST_ARGS)
+
+format: .venv/.ready-dev  ## rewrite the code as `check` wants it
+	$(BIN)/ruff format $(CODE)
+	$(BIN)/ruff check --fix $(CODE)
+
+clean:  ## remove the .venv, caches and build products
+	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache
+	find $(CODE) -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# The stamps are newer than pyproject.toml while the .venv matches it.
+.venv/.ready-cli: pyproject.toml | .venv/bin/python
+	@$(PIP) --editable '.[cli]'
+	@touch $@
+
+.venv/.ready-dev: pyproject.toml | .venv/bin/python
+	@$(PIP) --editable '.[dev]'
+	@touch .venv/.ready-cli $@
+
+.venv/bin/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	    echo "Penstock needs Python 3.11 or later; '$(PYTHON)' is not. Try: make PYTHON=/path/to/python3.11 ..." >&2; exit 1; }
+	@echo "setting up .venv (once) …"
+	@$(PYTHON) -m venv .venv

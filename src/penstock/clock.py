@@ -1,0 +1,148 @@
+"""Where the time comes from, and the only place that converts it.
+
+Inside Penstock a moment is an integer, microseconds since 1970 UTC, and a duration is an integer of microseconds:
+exact, ordered, and eight bytes in a column. What a user writes (seconds as a number, a `timedelta`, an aware
+`datetime`) is converted here, once, at the edge.
+
+There are two clocks and they answer different questions. The wall clock says what time it is, is stored, and may jump
+either way (somebody sets it, a machine wakes up). The monotonic clock says how long something took, means nothing to
+another process, and never goes back. Waiting and deadlines in memory use the second; due times that must survive a
+restart use the first.
+
+Code takes a `Clock` as an argument and never calls `time` itself, so that a test owns the time and nobody sleeps.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from datetime import UTC, datetime, timedelta
+from typing import Final, Protocol
+
+from penstock.errors import InvalidArgument
+from penstock.limits import DURATION_S_MAX
+
+Duration = int | float | timedelta
+"""What a user may write for a length of time: seconds as a number, or a `timedelta`."""
+
+SECOND_US: Final = 1_000_000
+
+_UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+
+
+class Clock(Protocol):
+    """A source of time."""
+
+    def now_us(self) -> int:
+        """The wall clock: microseconds since 1970 UTC. May jump either way."""
+        ...
+
+    def monotonic_us(self) -> int:
+        """Microseconds since some fixed moment of this process. Never goes back."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks.
+
+    >>> clock = SystemClock()
+    >>> clock.monotonic_us() <= clock.monotonic_us()
+    True
+    """
+
+    def now_us(self) -> int:
+        return time.time_ns() // 1000
+
+    def monotonic_us(self) -> int:
+        return time.monotonic_ns() // 1000
+
+
+class ManualClock:
+    """A clock that stands still until it is told to move.
+
+    >>> clock = ManualClock(start_us=1_000_000)
+    >>> clock.advance(seconds=2.5)
+    >>> clock.now_us(), clock.monotonic_us()
+    (3500000, 2500000)
+    >>> clock.set_back(seconds=1)  # the wall clock only
+    >>> clock.now_us(), clock.monotonic_us()
+    (2500000, 2500000)
+    """
+
+    # 2026-01-01 UTC: a plausible present, after the epoch of the ids.
+    START_US: Final = 1_767_225_600 * SECOND_US
+
+    def __init__(self, start_us: int = START_US) -> None:
+        self._now_us = start_us
+        self._monotonic_us = 0
+
+    def now_us(self) -> int:
+        return self._now_us
+
+    def monotonic_us(self) -> int:
+        return self._monotonic_us
+
+    def advance(self, seconds: float = 0, *, us: int = 0) -> None:
+        """Let time pass, on both clocks."""
+        passed_us = _forward_us(seconds, us)
+        self._now_us += passed_us
+        self._monotonic_us += passed_us
+
+    def set_back(self, seconds: float = 0, *, us: int = 0) -> None:
+        """Let somebody turn the wall clock back; the monotonic one does not notice."""
+        self._now_us -= _forward_us(seconds, us)
+
+
+def _forward_us(seconds: float, us: int) -> int:
+    total_us = round(seconds * SECOND_US) + us
+    if total_us < 0:
+        raise InvalidArgument(
+            f"time moves by {total_us} us; give a positive amount (set_back turns the wall clock back)"
+        )
+    return total_us
+
+
+def to_us(moment: datetime, field: str = "time") -> int:
+    """Microseconds since 1970 UTC of an aware `datetime`, exactly.
+
+    >>> to_us(datetime(2026, 1, 1, tzinfo=UTC))
+    1767225600000000
+    """
+    if not isinstance(moment, datetime):
+        raise InvalidArgument(f"{field} is {moment!r}; give an aware datetime, such as datetime.now(UTC)")
+    if moment.utcoffset() is None:
+        raise InvalidArgument(
+            f"{field} is {moment!r}, which has no time zone; give an aware datetime (tzinfo=UTC)"
+        )
+    return (moment - _UNIX_EPOCH) // _MICROSECOND
+
+
+def to_datetime(us: int) -> datetime:
+    """The aware `datetime`, in UTC, of microseconds since 1970.
+
+    >>> to_datetime(1767225600000000).isoformat()
+    '2026-01-01T00:00:00+00:00'
+    """
+    return _UNIX_EPOCH + timedelta(microseconds=us)
+
+
+def duration_us(value: Duration, field: str = "duration") -> int:
+    """A length of time as microseconds; never negative, never above `DURATION_S_MAX`.
+
+    >>> duration_us(1.5), duration_us(timedelta(minutes=1))
+    (1500000, 60000000)
+    """
+    us = _whole_us(value, field)
+    if not 0 <= us <= DURATION_S_MAX * SECOND_US:
+        raise InvalidArgument(f"{field} is {value!r}; give 0 to {DURATION_S_MAX} seconds")
+    return us
+
+
+def _whole_us(value: Duration, field: str) -> int:
+    if isinstance(value, timedelta):
+        return value // _MICROSECOND
+    # bool is an int in Python, but nobody means True seconds.
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise InvalidArgument(f"{field} is {value!r}; give seconds as a number, or a timedelta")
+    return round(value * SECOND_US)

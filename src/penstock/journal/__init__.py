@@ -1,0 +1,27 @@
+"""The journal: one append-only, columnar, checksummed log. It knows bytes and files, nothing of queues.
+
+Read the modules in this order; each opens with its theory of operation.
+
+=============  =====================================================================================
+`columns`      how one column of values is laid out, as Arrow lays it out (pure)
+`rows`         the kinds of rows there are, and a section: rows of one kind for one log (pure)
+`frame`        a commit: sections between two checksums (pure)
+`files`        the only place that touches the operating system
+`directory`    the names in a journal's directory, and who owns it
+`envelope`     a small checksummed file, replaced whole: summaries and snapshots
+`mark`         what is synced, for readers outside the owner
+`index`        where a log's offsets and times are, an entry per 64 KiB
+`segment`      one file of frames: append, scan, seal
+`summary`      what a sealed segment holds, so that it need not be scanned
+`snapshot`     the state at a sequence number, two of them
+`state`        what the journal itself must remember when segments are gone
+`view`         the journal as a reader sees it, from inside the owner or from another process
+`reading`      by log and offset, by time, or frame by frame
+`recovery`     scan, then tell clean from torn from rotten, and mend
+`commit`       group commit: tickets, and the leader who commits for all
+`journal`      the owner: it joins all of these
+`cleaner`      drop and rewrite segments whose rows are dead
+`checkup`      verify and repair
+`arrow`        sections as Arrow record batches (needs pyarrow)
+=============  =====================================================================================
+"""

@@ -1,0 +1,246 @@
+"""How a column is laid out in a section: the buffers that Arrow would use, so that nobody has to decode.
+
+Theory of operation
+-------------------
+A column is a few *buffers*, each 8-byte aligned, little-endian, and exactly what Arrow's columnar format
+prescribes for the type::
+
+    I16, I32, I64   [validity] values
+    UTF8, BINARY    [validity] offsets:i32[n+1]  data
+    MAP             [validity] entries:i32[n+1]  key offsets:i32[m+1]  keys  value offsets:i32[m+1]  values
+
+`validity` (a bitmap, least significant bit first) is there only if the column has nulls. What the buffers mean
+is the column's *encoding*:
+
+    PLAIN      the buffers above, for all rows
+    CONSTANT   the buffers above, for one row, which stands for all of them
+    SEQUENCE   one buffer, (start, step) as two i64: row i holds start + i * step
+    SHARED     no buffer: the column of the same number in an earlier section of the frame, whose index is in `extra`
+
+A column whose every value is null is not stored at all. The *table* at the head of a section names the columns::
+
+     0      1      2         3        4
+    +------+------+---------+--------+---------------+ then `buffers` times:  +----------------+----------------+
+    | id u8| type | encoding| buffers| extra u32     |                        | place u32      | bytes u32      |
+    +------+------+---------+--------+---------------+                        +----------------+----------------+
+
+`extra` is the number of nulls (PLAIN), or the index of the section that is shared (SHARED). A place is counted from
+the start of the section.
+
+Python's cost is per column, not per value: values are packed by `struct`, lengths by `map(len, …)` and
+`accumulate`, text by one `join` and one `encode`.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from itertools import accumulate, chain, pairwise
+from typing import Any, Final, Literal
+
+from penstock.errors import CorruptJournal, InvalidArgument
+
+
+class Type(IntEnum):
+    """What a column's values are. The numbers are stored: never renumber."""
+
+    I16 = 1
+    I32 = 2
+    I64 = 3
+    UTF8 = 4
+    BINARY = 5
+    MAP = 6
+
+
+class Encoding(IntEnum):
+    """How a column's buffers stand for its rows. The numbers are stored: never renumber."""
+
+    PLAIN = 0
+    CONSTANT = 1
+    SEQUENCE = 2
+    SHARED = 3
+
+
+ENTRY: Final = struct.Struct("<BBBBI")
+PLACE: Final = struct.Struct("<II")
+SEQUENCE: Final = struct.Struct("<qq")
+
+#: struct and memoryview format of each fixed-width type, and its width in bytes.
+FIXED: Final[dict[int, tuple[Literal["h", "i", "q"], int]]] = {
+    Type.I16: ("h", 2),
+    Type.I32: ("i", 4),
+    Type.I64: ("q", 8),
+}
+
+#: Buffers of a plain column without nulls.
+BUFFERS: Final[dict[int, int]] = {
+    Type.I16: 1,
+    Type.I32: 1,
+    Type.I64: 1,
+    Type.UTF8: 2,
+    Type.BINARY: 2,
+    Type.MAP: 5,
+}
+
+#: What a caller may give for a column: one value for all rows, a range, or a value for each row.
+Values = Any
+
+Encoded = tuple[Encoding, int, list[bytes]]
+
+
+def encode(kind: Type, values: Values, rows: int, *, look_for_constant: bool = True) -> Encoded:
+    """The encoding, number of nulls, and buffers of `values`; `rows` of them unless it is a single value."""
+    if isinstance(values, range):
+        _expect(len(values), rows)
+        return Encoding.SEQUENCE, 0, [SEQUENCE.pack(values.start, values.step)]
+    if not isinstance(values, list):
+        return Encoding.CONSTANT, 0, _plain(kind, [values])
+    _expect(len(values), rows)
+    if rows == 1 or (look_for_constant and values.count(values[0]) == rows):
+        return Encoding.CONSTANT, 0, _plain(kind, values[:1])
+    if None not in values:
+        return Encoding.PLAIN, 0, _plain(kind, values)
+    nulls = values.count(None)
+    filler: Any = 0 if kind in FIXED else "" if kind is Type.UTF8 else b"" if kind is Type.BINARY else {}
+    filled = [filler if value is None else value for value in values]
+    return Encoding.PLAIN, nulls, [_validity(values), *_plain(kind, filled)]
+
+
+def all_null(values: Values) -> bool:
+    """Whether a column need not be stored."""
+    return values is None or (isinstance(values, list) and values.count(None) == len(values))
+
+
+def _expect(found: int, rows: int) -> None:
+    if found != rows:
+        raise InvalidArgument(f"a column has {found} values where its section has {rows} rows")
+
+
+def _plain(kind: Type, values: list[Any]) -> list[bytes]:
+    try:
+        if kind in FIXED:
+            return [struct.pack(f"<{len(values)}{FIXED[kind][0]}", *values)]
+        if kind is Type.BINARY:
+            return _binary(values)
+        if kind is Type.UTF8:
+            return _utf8(values)
+        return _map(values)
+    except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
+        raise InvalidArgument(f"a value does not fit a column of type {kind.name}: {error}") from error
+
+
+def _offsets(values: Sequence[Any]) -> bytes:
+    return struct.pack(f"<{len(values) + 1}i", *accumulate(map(len, values), initial=0))
+
+
+def _binary(values: list[bytes]) -> list[bytes]:
+    return [_offsets(values), b"".join(values)]
+
+
+def _utf8(values: list[str]) -> list[bytes]:
+    data = "".join(values).encode()
+    lengths: Sequence[Any] = values
+    if not data.isascii():
+        lengths = [value.encode() for value in values]
+    return [_offsets(lengths), data]
+
+
+def _map(values: list[Mapping[str, str]]) -> list[bytes]:
+    keys = list(chain.from_iterable(values))
+    texts = list(chain.from_iterable(value.values() for value in values))
+    return [_offsets(values), *_utf8(keys), *_utf8(texts)]
+
+
+def _validity(values: list[Any]) -> bytes:
+    """A bitmap made at C speed: the digits of one large number, the first row in its lowest bit."""
+    digits = "".join(["0" if value is None else "1" for value in reversed(values)])
+    return int(digits, 2).to_bytes((len(values) + 7) // 8, "little")
+
+
+class Column:
+    """One column of a section that was read: views into the frame, decoded only when asked for."""
+
+    __slots__ = ("buffers", "encoding", "nulls", "rows", "type")
+
+    def __init__(self, kind: int, encoding: int, nulls: int, rows: int, buffers: list[memoryview]) -> None:
+        self.type = kind
+        self.encoding = encoding
+        self.nulls = nulls
+        self.rows = rows
+        self.buffers = buffers
+
+    @property
+    def constant(self) -> bool:
+        """Whether one stored value stands for every row."""
+        return self.encoding == Encoding.CONSTANT
+
+    def values(self) -> Sequence[Any]:
+        """A value for each row: a view of the stored numbers where that is possible, otherwise a list."""
+        if self.encoding == Encoding.SEQUENCE:
+            start, step = SEQUENCE.unpack(self.buffers[0])
+            return range(start, start + step * self.rows, step) if step else [start] * self.rows
+        stored = self._stored(1 if self.constant else self.rows)
+        if self.nulls:
+            stored = self._with_nulls(stored)
+        return [stored[0]] * self.rows if self.constant else stored
+
+    def numbers(self) -> memoryview:
+        """The stored numbers of a plain, fixed-width column, in place."""
+        form, width = FIXED[self.type]
+        return self.buffers[-1][: self.rows * width].cast(form)
+
+    def _stored(self, rows: int) -> Sequence[Any]:
+        if self.type in FIXED:
+            form, width = FIXED[self.type]
+            return self.buffers[-1][: rows * width].cast(form)
+        if self.type == Type.MAP:
+            return self._maps(rows)
+        start = len(self.buffers) - 2
+        return _cut(self.buffers[start], self.buffers[start + 1], rows, text=self.type == Type.UTF8)
+
+    def _maps(self, rows: int) -> list[dict[str, str]]:
+        entries = self.buffers[-5][: 4 * (rows + 1)].cast("i")
+        total = entries[rows]
+        keys = _cut(self.buffers[-4], self.buffers[-3], total, text=True)
+        texts = _cut(self.buffers[-2], self.buffers[-1], total, text=True)
+        return [dict(zip(keys[a:b], texts[a:b], strict=True)) for a, b in pairwise(entries)]
+
+    def _with_nulls(self, stored: Sequence[Any]) -> list[Any]:
+        bits = self.buffers[0]
+        return [value if bits[i >> 3] >> (i & 7) & 1 else None for i, value in enumerate(stored)]
+
+
+def _cut(offsets: memoryview, data: memoryview, rows: int, *, text: bool) -> list[Any]:
+    whole = bytes(data)
+    places = offsets[: 4 * (rows + 1)].cast("i")
+    if text and whole.isascii():
+        letters = whole.decode()
+        return [letters[a:b] for a, b in pairwise(places)]
+    if text:
+        return [whole[a:b].decode() for a, b in pairwise(places)]
+    return [whole[a:b] for a, b in pairwise(places)]
+
+
+def parse(
+    table: memoryview, section: memoryview, columns: int, rows: int
+) -> tuple[dict[int, Column], dict[int, int]]:
+    """The columns of a section by number, and the shared ones as (number, index of the section they are in)."""
+    found: dict[int, Column] = {}
+    shared: dict[int, int] = {}
+    at = 0
+    for _ in range(columns):
+        number, kind, encoding, buffers, extra = ENTRY.unpack_from(table, at)
+        at += ENTRY.size
+        views = []
+        for _ in range(buffers):
+            place, size = PLACE.unpack_from(table, at)
+            at += PLACE.size
+            if place + size > len(section):
+                raise CorruptJournal("a column reaches past its section")
+            views.append(section[place : place + size])
+        if encoding == Encoding.SHARED:
+            shared[number] = extra
+        elif kind in BUFFERS and encoding <= Encoding.SHARED:
+            found[number] = Column(kind, encoding, extra, rows, views)
+    return found, shared

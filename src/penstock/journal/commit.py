@@ -1,0 +1,270 @@
+"""Group commit: many callers, one write, one sync. The leader commits.
+
+Theory of operation
+-------------------
+Rows to be committed wait in a queue, each with a `Ticket`. The thread that finds no commit under way *leads*: it takes everything that
+waits (as far as a frame holds), has it written and synced, completes those tickets, and hands the lead to one of the threads whose
+rows came meanwhile. So there is no committer thread to wake, and the more callers there are the larger the commits get.
+
+asyncio never writes or syncs on its loop: when rows come from a loop and nobody leads, one worker thread does. A loop hears of a commit
+once, however many of its futures that completes.
+
+What always holds: tickets are committed in the order in which they were queued; a ticket's rows are in one frame; at most one thread leads; a
+thread that is interrupted while it waits passes on a lead it was given. An error while writing is *sticky*: the
+tickets of that commit and all that wait fail as indeterminate, and so does everything later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+from penstock import limits
+from penstock.errors import JournalFailed, PenstockError
+from penstock.journal.frame import OVERHEAD
+from penstock.journal.rows import Rows
+
+
+class Ticket:
+    """Rows that wait to be committed, and then their outcome."""
+
+    __slots__ = (
+        "_future",
+        "_gate",
+        "_group",
+        "_lead",
+        "at_rest",
+        "bytes",
+        "done",
+        "error",
+        "rows",
+        "sequence",
+        "sync",
+    )
+
+    def __init__(self, group: GroupCommit, rows: Sequence[Rows], size: int, *, sync: bool) -> None:
+        self._group = group
+        self._gate: threading.Lock | None = None
+        self._future: asyncio.Future[int] | None = None
+        self._lead = False
+        self.rows = rows
+        self.bytes = size
+        self.sync = sync
+        self.at_rest: Callable[[], None] | None = None
+        self.done = False
+        self.error: PenstockError | None = None
+        self.sequence = 0
+
+    def wait(self) -> int:
+        """Have the rows committed, by this thread or another; the sequence number of their frame."""
+        self._group.wait(self)
+        if self.error is not None:
+            raise self.error
+        return self.sequence
+
+
+Lock = AbstractContextManager[object]
+Write = Callable[[list[Ticket]], BaseException | None]
+
+
+class GroupCommit:
+    """The queue of tickets, and who leads.
+
+    `write` commits the tickets it is given and sets their sequence numbers; it returns an interruption (Ctrl-C) to be raised once
+    everything is in order, and raises what makes the journal fail. `idle` is called by the leader after each commit.
+    """
+
+    def __init__(self, lock: Lock, write: Write, idle: Callable[[], None]) -> None:
+        self._lock = lock
+        self._write = write
+        self._idle = idle
+        self._pending: deque[Ticket] = deque()
+        self._in_hand: list[Ticket] = []
+        self._leading = False
+        self._worker: threading.Thread | None = None
+        self._work = threading.Semaphore(0)
+        self._stopping = False
+        self.pending_bytes = 0
+        self.failure: PenstockError | None = None
+
+    # --- queueing (the caller holds the lock) ---
+
+    def queue(self, rows: Sequence[Rows], *, sync: bool, at_rest: Callable[[], None] | None = None) -> Ticket:
+        """A ticket for rows that were prepared. Somebody must then wait for it.
+
+        `at_rest` is called by the leader once they are synced, while nothing else is being written.
+        """
+        if self.failure is not None:
+            raise self.failure
+        size = OVERHEAD + sum(r.bytes for r in rows)
+        ticket = Ticket(self, rows, size, sync=sync)
+        ticket.at_rest = at_rest
+        self._pending.append(ticket)
+        self.pending_bytes += size
+        return ticket
+
+    def promise(self, ticket: Ticket, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
+        """A future of `loop` for a ticket that was just queued."""
+        ticket._future = loop.create_future()
+        if not self._leading:
+            self._leading = True
+            self._wake_worker()
+        return ticket._future
+
+    # --- waiting ---
+
+    def wait(self, ticket: Ticket) -> None:
+        """Return when the ticket is done, leading if nobody does."""
+        with self._lock:
+            if ticket.done:
+                return
+            if self._leading:
+                gate = ticket._gate = threading.Lock()
+                gate.acquire()
+            else:
+                self._leading = ticket._lead = True
+        if not ticket._lead:
+            try:
+                gate.acquire()
+            except BaseException:
+                self._abandon(ticket)
+                raise
+        if not ticket.done:
+            self._lead_until(ticket)
+
+    def _abandon(self, ticket: Ticket) -> None:
+        """The thread behind a ticket stopped waiting: nobody may hand it the lead, and if somebody did, it goes on."""
+        with self._lock:
+            ticket._gate = None
+            given = ticket._lead and not ticket.done
+        if given:
+            self._hand_over()
+
+    # --- leading ---
+
+    def _lead_until(self, ticket: Ticket | None) -> None:
+        """Commit until `ticket` is done, or nothing waits; then pass the lead on."""
+        interrupted: BaseException | None = None
+        try:
+            while (ticket is None or not ticket.done) and self._take():
+                interrupted = self._commit(self._in_hand) or interrupted
+                self._idle()
+        except BaseException as error:
+            self.fail(error, [taken for taken in self._in_hand if not taken.done])
+            interrupted = None if isinstance(error, Exception) else error
+        finally:
+            self._hand_over()
+        if interrupted is not None:
+            raise interrupted
+
+    def _take(self) -> bool:
+        """Take in hand everything that waits, as far as one frame holds."""
+        with self._lock:
+            size = 0
+            rows = 0
+            batch = self._in_hand = []
+            while self._pending:
+                ticket = self._pending[0]
+                size += ticket.bytes
+                rows += sum(r.count for r in ticket.rows)
+                if batch and (size > limits.FRAME_BYTES_MAX or rows > limits.FRAME_ROWS_MAX):
+                    break
+                batch.append(ticket)
+                self._pending.popleft()
+                self.pending_bytes -= ticket.bytes
+            return bool(batch)
+
+    def _commit(self, batch: list[Ticket]) -> BaseException | None:
+        interrupted = self._write(batch)
+        self._complete(batch, None)
+        return interrupted
+
+    def fail(self, error: BaseException, batch: Sequence[Ticket] = ()) -> None:
+        """Refuse everything from now on: what is on the disk is no longer known."""
+        with self._lock:
+            if self.failure is None:
+                self.failure = JournalFailed(
+                    f"the journal failed and refuses everything until it is reopened: {error}. Whether the last commit "
+                    "is on the disk is not known; what was acknowledged before is"
+                )
+                self.failure.__cause__ = error
+            waiting = [*batch, *self._pending]
+            self._pending.clear()
+            self.pending_bytes = 0
+        self._complete(waiting, self.failure)
+
+    def _complete(self, batch: Sequence[Ticket], error: PenstockError | None) -> None:
+        loops: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
+        with self._lock:
+            for ticket in batch:
+                ticket.error = error
+                ticket.done = True
+                if ticket._gate is not None:
+                    ticket._gate.release()
+                elif ticket._future is not None:
+                    loops.setdefault(ticket._future.get_loop(), []).append(ticket)
+        for loop, tickets in loops.items():
+            try:
+                loop.call_soon_threadsafe(_resolve, tickets)
+            except RuntimeError:  # the loop was closed: nobody is left to hear of it
+                continue
+
+    def _hand_over(self) -> None:
+        """Give the lead to a thread that waits, to the worker, or to nobody if nothing waits."""
+        with self._lock:
+            if not self._pending:
+                self._leading = False
+                return
+            for ticket in self._pending:
+                if ticket._gate is not None:
+                    ticket._lead = True
+                    ticket._gate.release()
+                    return
+            if any(ticket._future is not None for ticket in self._pending):
+                self._wake_worker()
+            else:
+                self._leading = False
+
+    # --- the worker, for asyncio ---
+
+    def _wake_worker(self) -> None:
+        if self._worker is None:
+            self._worker = threading.Thread(target=self._work_on, name="penstock-commit", daemon=True)
+            self._worker.start()
+        self._work.release()
+
+    def _work_on(self) -> None:
+        while True:
+            self._work.acquire()
+            if self._stopping:
+                return
+            self._lead_until(None)
+
+    def orphan(self, lock: Lock, failure: PenstockError) -> None:
+        """In a forked child: nobody else runs here, and nothing of the parent's may be touched."""
+        self._lock = lock
+        self.failure = failure
+        self._worker = None
+
+    def stop(self) -> None:
+        """End the worker thread. Nothing may be queued any more."""
+        with self._lock:
+            worker, self._worker = self._worker, None
+            self._stopping = True
+        if worker is not None:
+            self._work.release()
+            worker.join()
+
+
+def _resolve(tickets: list[Ticket]) -> None:
+    for ticket in tickets:
+        future = ticket._future
+        if future is None or future.done():
+            continue
+        if ticket.error is not None:
+            future.set_exception(ticket.error)
+        else:
+            future.set_result(ticket.sequence)

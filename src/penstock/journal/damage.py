@@ -1,0 +1,61 @@
+"""What was found broken, said once and the same way by recovery, reading, `verify`, `stats()` and the metrics.
+
+Corruption is never absence: a damaged range is named by segment and bytes, its messages are counted as damaged, its bytes are
+copied into quarantine, and everything around it is served.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from penstock.journal.rows import MESSAGES, Span
+from penstock.journal.segment import Bad
+
+ROT: Final = "rot"
+TORN: Final = "torn"
+MISSING: Final = "missing"
+HEADER: Final = "header"
+
+
+class Damage(msgspec.Struct, frozen=True):
+    """A range of a segment that cannot be served.
+
+    `what` is `rot` (it was whole once), `torn` (a crash cut it off before it was acknowledged), `missing` (the whole
+    segment is gone) or `header` (the segment's own header, which costs no message).
+    `messages` counts those known to be in it, by log and offsets in `spans`; `frames` is 0 where it cannot be told.
+    """
+
+    segment: int
+    position: int
+    end: int
+    what: str
+    frames: int = 0
+    messages: int = 0
+    spans: list[tuple[int, int, int]] = []  # (log, first offset, last offset)
+    copy: str | None = None
+
+    @property
+    def bytes(self) -> int:
+        return self.end - self.position
+
+    def __str__(self) -> str:
+        logs = ", ".join(f"log {log} offsets {first}–{last}" for log, first, last in self.spans)
+        return (
+            f"{self.what} in segment {self.segment}, bytes {self.position}–{self.end}: {self.messages} messages"
+            + (f" ({logs})" if logs else "")
+        )
+
+
+def of_bad(bad: Bad, what: str, copy: str | None = None) -> Damage:
+    """The damage that a scan came across, with the messages that its intact headers tell of."""
+    messages = bad.header.messages if bad.header else 0
+    return Damage(
+        bad.segment, bad.position, bad.end, what, 1 if bad.header else 0, messages, offsets(bad.spans), copy
+    )
+
+
+def offsets(spans: list[Span]) -> list[tuple[int, int, int]]:
+    """The messages among spans, as (log, first, last)."""
+    return [(span.log, span.first, span.last) for span in spans if span.kind == MESSAGES.number]

@@ -1,0 +1,139 @@
+"""The names in a journal's directory, and who owns it.
+
+Files are named by number, never by a user's text::
+
+    00000000000000000007.segment    frames; the number never comes again
+    00000000000000000007.summary    what that segment holds, once it is sealed
+    00000000000000001042.snapshot   the state at that sequence number
+    00000000000000000003.free       a used segment that waits to be recycled
+    *.tmp                           a draft, worthless after a crash
+    mark, lock                      see `mark`; the lock holds who owns the directory, for people to read
+    quarantine/                     copies of what recovery cut or skipped, and of what repair removed
+
+A file that looks like one of ours and is none stops the start: a newer version may have left it, or a hand may
+have. Any other file is left alone.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock.errors import CorruptJournal, DirectoryLocked
+from penstock.journal.files import Files, read_whole, write_whole
+
+SEGMENT: Final = "segment"
+SUMMARY: Final = "summary"
+SNAPSHOT: Final = "snapshot"
+FREE: Final = "free"
+TMP: Final = ".tmp"
+
+_OURS: Final = re.compile(r"(\d{20})\.(segment|summary|snapshot|free)")
+_LOOKS_LIKE_OURS: Final = re.compile(r"\d{20}\..*|.*\.(segment|summary|snapshot|free)")
+
+
+class Contents(NamedTuple):
+    """The numbers of the files of each kind, ascending, and the drafts that a crash left."""
+
+    segments: list[int]
+    summaries: list[int]
+    snapshots: list[int]
+    free: list[int]
+    drafts: list[str]
+
+
+class Directory:
+    """A journal's directory: paths by number."""
+
+    def __init__(self, files: Files, path: Path) -> None:
+        self.files = files
+        self.path = path
+
+    def file(self, number: int, kind: str) -> Path:
+        return self.path / f"{number:020d}.{kind}"
+
+    def segment(self, number: int) -> Path:
+        return self.file(number, SEGMENT)
+
+    @property
+    def mark(self) -> Path:
+        return self.path / "mark"
+
+    @property
+    def lock(self) -> Path:
+        return self.path / "lock"
+
+    @property
+    def quarantine(self) -> Path:
+        return self.path / "quarantine"
+
+    def contents(self) -> Contents:
+        """What is there; a file that only looks like one of ours is `CorruptJournal`."""
+        found: dict[str, list[int]] = {SEGMENT: [], SUMMARY: [], SNAPSHOT: [], FREE: []}
+        drafts: list[str] = []
+        for name in self.files.names(self.path):
+            if match := _OURS.fullmatch(name):
+                found[match[2]].append(int(match[1]))
+            elif name.endswith(TMP) and (name == "mark.tmp" or _OURS.fullmatch(name.removesuffix(TMP))):
+                drafts.append(name)
+            elif _LOOKS_LIKE_OURS.fullmatch(name):
+                raise CorruptJournal(
+                    f"{self.path / name} looks like a file of a journal and is not one that this version of Penstock "
+                    "knows: move it away if it does not belong there, or use the version that wrote it"
+                )
+        return Contents(found[SEGMENT], found[SUMMARY], found[SNAPSHOT], found[FREE], drafts)
+
+    def set_aside(self, name: str, data: bytes) -> Path:
+        """Keep a copy of damaged bytes, once: the same damage found again makes no second file."""
+        path = self.quarantine / name
+        if not path.exists():
+            self.files.make_directory(self.quarantine)
+            write_whole(self.files, path, data)
+        return path
+
+
+class Ownership:
+    """The lock of a directory, held by one process at a time."""
+
+    def __init__(self, directory: Directory) -> None:
+        files = directory.files
+        self._files = files
+        self._fd = files.open(directory.lock, write=True, create=True)
+        try:
+            if not files.lock(self._fd):
+                holder = _holder_named_in(directory)
+                raise DirectoryLocked(
+                    f"{directory.path} is held by {holder}. One process may own a journal: let it finish, or run "
+                    "`penstock serve` on the directory and connect to that",
+                    holder=holder,
+                )
+            text = files.whoami().encode()
+            files.write(self._fd, text, 0)
+            files.truncate(self._fd, len(text))
+        except BaseException:
+            files.close(self._fd)
+            raise
+
+    def release(self) -> None:
+        """Also what a forked child does with its copy: the parent's lock stays."""
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            self._files.close(fd)
+
+
+def holder(directory: Directory) -> str | None:
+    """Who holds the directory, or None if nobody does. It changes nothing."""
+    files = directory.files
+    try:
+        fd = files.open(directory.lock)
+    except FileNotFoundError:
+        return None
+    try:
+        return None if files.lock(fd) else _holder_named_in(directory)
+    finally:
+        files.close(fd)
+
+
+def _holder_named_in(directory: Directory) -> str:
+    return read_whole(directory.files, directory.lock).decode(errors="replace").strip() or "another process"

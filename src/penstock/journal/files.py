@@ -1,0 +1,187 @@
+"""The only place that touches the operating system.
+
+Theory of operation
+-------------------
+Every system call goes through one gate, `Files.perform`, so a test can make the Nth of them fail, write short or be
+interrupted, and the whole journal is tried against it with no other seam. Above the gate there are two rules:
+
+- A call that a signal interrupted is made again. A write that was cut short is continued. Both are ordinary.
+- Any other error is the caller's. In particular a failed `fdatasync` is never repeated: the kernel has marked the pages
+  clean, so that the second one would succeed with the data gone.
+
+Files are created with mode 0600, directories with 0700, and descriptors are closed on exec.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import socket
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, TypeVar
+
+from penstock.errors import JournalFailed
+
+Answer = TypeVar("Answer")
+
+#: Errors that mean that there is no room, on the disk or in a quota.
+NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+class Files:
+    """System calls, each repeated while a signal interrupts it."""
+
+    def perform(self, operation: Callable[..., Answer], *arguments: object) -> Answer:
+        """One system call. Tests put their faults here."""
+        return operation(*arguments)
+
+    def _call(self, operation: Callable[..., Answer], *arguments: object) -> Answer:
+        while True:
+            try:
+                return self.perform(operation, *arguments)
+            except InterruptedError:
+                continue
+
+    # --- files ---
+
+    def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
+        """A descriptor, for reading unless `write`."""
+        flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
+        return self._call(os.open, path, flags, 0o600)
+
+    def close(self, fd: int) -> None:
+        """Linux closes the descriptor even when a signal interrupts it, so this is never repeated."""
+        with contextlib.suppress(InterruptedError):
+            self.perform(os.close, fd)
+
+    def read(self, fd: int, size: int, position: int) -> bytes:
+        """`size` bytes from `position`, or as many as the file has."""
+        parts: list[bytes] = []
+        while size > 0:
+            part = self._call(os.pread, fd, size, position)
+            if not part:
+                break
+            parts.append(part)
+            size -= len(part)
+            position += len(part)
+        return parts[0] if len(parts) == 1 else b"".join(parts)
+
+    def write(self, fd: int, data: bytes, position: int) -> None:
+        """All of `data` at `position`."""
+        written = self._call(os.pwrite, fd, data, position)
+        if written == len(data):
+            return
+        rest = memoryview(data)
+        while written < len(rest):
+            more = self._call(os.pwrite, fd, rest[written:], position + written)
+            if more == 0:
+                raise OSError(errno.EIO, "the disk took no bytes")
+            written += more
+
+    def sync(self, fd: int) -> None:
+        """What was written is on the disk when this returns. Never call it again after it failed."""
+        self._call(os.fdatasync, fd)
+
+    def size(self, fd: int) -> int:
+        return self._call(os.fstat, fd).st_size
+
+    def truncate(self, fd: int, size: int) -> None:
+        self._call(os.ftruncate, fd, size)
+
+    def allocate(self, fd: int, position: int, size: int) -> None:
+        """Take room on the disk now, so that writing there cannot fail for want of it."""
+        self._call(os.posix_fallocate, fd, position, size)
+
+    def forget_cached(self, fd: int) -> None:
+        """Ask the kernel to drop its copy, so that reading back reads the disk."""
+        self._call(os.posix_fadvise, fd, 0, 0, os.POSIX_FADV_DONTNEED)
+
+    # --- directories ---
+
+    def names(self, directory: Path) -> list[str]:
+        return sorted(self._call(os.listdir, directory))
+
+    def make_directory(self, directory: Path) -> None:
+        """The directory and its parents, each synced into its own parent."""
+        missing = [path for path in (directory, *directory.parents) if not path.exists()]
+        for path in reversed(missing):
+            with contextlib.suppress(FileExistsError):
+                self._call(os.mkdir, path, 0o700)
+            self.sync_directory(path.parent)
+
+    def rename(self, old: Path, new: Path) -> None:
+        self._call(os.rename, old, new)
+
+    def unlink(self, path: Path) -> None:
+        self._call(os.unlink, path)
+
+    def sync_directory(self, directory: Path) -> None:
+        """The names in it are on the disk when this returns."""
+        fd = self._call(os.open, directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            self._call(os.fsync, fd)
+        finally:
+            self.close(fd)
+
+    # --- the rest ---
+
+    def lock(self, fd: int) -> bool:
+        """Take the exclusive lock of an open file; False if another process has it."""
+        try:
+            self._call(fcntl.flock, fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def random(self) -> int:
+        """Sixty-four bits that nobody can guess, never zero."""
+        return int.from_bytes(self._call(os.urandom, 8), "little") | 1
+
+    def whoami(self) -> str:
+        """This process, for people to read."""
+        return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def read_whole(files: Files, path: Path) -> bytes:
+    """The content of a small file."""
+    fd = files.open(path)
+    try:
+        return files.read(fd, files.size(fd), 0)
+    finally:
+        files.close(fd)
+
+
+def write_whole(files: Files, path: Path, data: bytes, *, check: bool = False) -> None:
+    """Replace a small file as a whole: after a crash it is the old one or the new one, never a mixture.
+
+    With `check` it is read back from the disk before it replaces the old one.
+    """
+    draft = path.with_name(path.name + ".tmp")
+    fd = files.open(draft, write=True, create=True)
+    try:
+        files.truncate(fd, 0)
+        files.write(fd, data, 0)
+        files.sync(fd)
+        if check:
+            files.forget_cached(fd)
+            if files.read(fd, len(data) + 1, 0) != data:
+                raise OSError(errno.EIO, f"{path.name} reads back differently from what was written")
+    finally:
+        files.close(fd)
+    files.rename(draft, path)
+    files.sync_directory(path.parent)
+
+
+def at_fork(in_child: Callable[[], None]) -> None:
+    """Have `in_child` called in every child that this process forks."""
+    os.register_at_fork(after_in_child=in_child)
+
+
+def require_little_endian() -> None:
+    """Columns are read in place as the machine's own numbers, so the machine must be little-endian."""
+    if sys.byteorder != "little":
+        raise JournalFailed("Penstock's journal needs a little-endian machine (x86-64, ARM64, RISC-V)")

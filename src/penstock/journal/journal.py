@@ -1,0 +1,656 @@
+"""The owner of a journal: it joins group commit, segments, the mark, snapshots, the index and the lock.
+
+Theory of operation
+-------------------
+`append` checks rows, gives them offsets, makes sure of room on the disk and queues them; a ticket's `wait` (or a future) has them
+committed (see `commit`). The leader writes one frame for everything that waits, syncs it as the durability says, and moves the mark. When a
+segment has grown past `segment_bytes`, the leader rotates after the commit, so no caller waits for it: the
+next file is made ready, the old one is sealed and synced, the next one gets its name, the old one its summary.
+
+Durability is a name:
+
+    commit     synced before returning (the default): it survives a power cut
+    interval   written before returning, synced every few milliseconds: it survives `kill -9`, a power cut may take the last ones
+    os         written before returning; the kernel decides when to sync
+
+Room is taken before rows are queued, never while they are written. New messages leave a reserve, which leases may use half of and
+settlements nearly all: on a full disk publishing is refused with `DiskFull`, with nothing changed, and acknowledging goes on.
+
+An error on writing or syncing the journal is sticky (`JournalFailed`): nothing is acknowledged any more, and nothing syncs that file
+again. Reopening rescues what was written. Errors in snapshots, summaries and cleaning are not: they are
+raised as `MaintenanceFailed`, and the journal goes on.
+
+Locks: `_lock` guards everything in memory and is held briefly; `_sync_lock` is held while the active file is synced or exchanged;
+`_tidy` by whoever writes a snapshot, drops or replaces a segment. They are taken in the order tidy, sync, lock.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import weakref
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+from typing import Final, Literal, Self
+
+import msgspec
+
+from penstock import limits
+from penstock.clock import Clock, SystemClock
+from penstock.errors import (
+    BatchTooLarge,
+    BrokerClosed,
+    DiskFull,
+    ForkedProcess,
+    InvalidArgument,
+    JournalFailed,
+    MaintenanceFailed,
+    PenstockError,
+)
+from penstock.journal import frame as frames
+from penstock.journal import reading
+from penstock.journal import snapshot as snapshots
+from penstock.journal import summary as summaries
+from penstock.journal.commit import GroupCommit, Ticket
+from penstock.journal.damage import Damage
+from penstock.journal.directory import FREE, SUMMARY, Directory, Ownership
+from penstock.journal.files import NO_ROOM, Files, at_fork, require_little_endian
+from penstock.journal.frame import Frame, Header
+from penstock.journal.mark import Mark, MarkFile
+from penstock.journal.reading import Batch
+from penstock.journal.recovery import Recovery, Replay, Report, Restore
+from penstock.journal.rows import (
+    CLEANED,
+    LEASES,
+    MESSAGES,
+    POSITIONS,
+    SETTLEMENTS,
+    Kind,
+    Rows,
+    merge,
+    sections,
+)
+from penstock.journal.segment import Label, Writer
+from penstock.journal.snapshot import Snapshot
+from penstock.journal.state import DAMAGED, State
+from penstock.journal.view import SegmentInfo
+
+Durability = Literal["commit", "interval", "os"]
+DURABILITIES: Final = ("commit", "interval", "os")
+
+#: How much of the reserve rows of a kind must leave on a full disk; what is not named here is treated like new messages.
+FLOORS: Final[dict[Kind, int]] = {
+    SETTLEMENTS: limits.RESERVE_LAST_BYTES,
+    CLEANED: limits.RESERVE_LAST_BYTES,
+    LEASES: limits.RESERVE_BYTES // 2,
+    POSITIONS: limits.RESERVE_BYTES // 2,
+}
+
+
+class Stats(msgspec.Struct, frozen=True):
+    """What the journal knows of itself."""
+
+    sequence: int
+    durable_sequence: int
+    epoch: int
+    segments: int
+    bytes: int
+    messages: int
+    free_segments: int
+    snapshots: list[int]
+    damaged_messages: int
+    damage: list[Damage]
+    failure: str | None
+    recovery: Report
+
+
+class Journal:
+    """A durable, columnar log in a directory that this process owns.
+
+    >>> import tempfile; from penstock.journal.rows import messages
+    >>> with tempfile.TemporaryDirectory() as path, Journal(path) as journal:
+    ...     sequence = journal.commit([messages(1, [b"a", b"b"], ids=range(10, 12), timestamp=0)])
+    ...     [bytes(p) for batch in journal.read(log=1) for p in batch.values("payload")]
+    [b'a', b'b']
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        durability: Durability = "commit",
+        commit_interval_ms: float = limits.COMMIT_INTERVAL_MS,
+        segment_bytes: int = limits.SEGMENT_BYTES,
+        restore: Restore | None = None,
+        replay: Replay | None = None,
+        progress: Callable[[int], None] | None = None,
+        clock: Clock | None = None,
+        files: Files | None = None,
+    ) -> None:
+        _check_settings(durability, commit_interval_ms, segment_bytes)
+        require_little_endian()
+        self.directory = Directory(files or Files(), Path(path).absolute())
+        self.durability = durability
+        self.segment_bytes = segment_bytes
+        self._interval_s = commit_interval_ms / 1000
+        self._files = self.directory.files
+        self._clock = clock or SystemClock()
+        self._lock = threading.RLock()
+        self._sync_lock = threading.Lock()
+        self._tidy = threading.Lock()
+        self._group = GroupCommit(self._lock, self._write, self._after_commit)
+        self._dirty = threading.Event()
+        self._closed = False
+        with _telling_what_failed("opening the journal"):
+            self._open(restore, replay, progress)
+        _opened.add(self)
+        if durability == "interval":
+            self._syncer = threading.Thread(target=self._keep_syncing, name="penstock-sync", daemon=True)
+            self._syncer.start()
+
+    # --- opening ---
+
+    def _open(
+        self, restore: Restore | None, replay: Replay | None, progress: Callable[[int], None] | None
+    ) -> None:
+        self._files.make_directory(self.directory.path)
+        self._owner = Ownership(self.directory)
+        try:
+            recovery = Recovery(self.directory, self._clock, restore, replay, progress)
+            recovery.run()
+            self._adopt(recovery)
+            self._begin_epoch()
+        except BaseException:
+            self._owner.release()
+            raise
+
+    def _adopt(self, recovery: Recovery) -> None:
+        self.recovery = recovery.report
+        self.state: State = recovery.state
+        self._next_offsets = dict(
+            self.state.next_offsets
+        )  # of what is queued; the state's, of what is written
+        self.damage: list[Damage] = list(recovery.report.damage)
+        self._snapshots = recovery.snapshots
+        self._free = recovery.free
+        self._sequence = recovery.sequence
+        self._epoch = recovery.epoch + 1
+        self._number = recovery.next_number
+        self._infos = {info.number: info for info in recovery.infos}
+        last = recovery.infos[-1] if recovery.infos else None
+        if last is None or last.sealed:
+            self._active, recycle = self._draft_next(self._sequence + 1)
+            self._active.sync()
+            self._active.publish(self.directory, recycle=recycle)
+            self._adopt_active()
+        else:
+            fd = self._files.open(self.directory.segment(last.number), write=True)
+            self._active = Writer(self.directory, last.label, fd, last.end, self._files.size(fd))
+            self._active.index = last.index
+            self._active_info = last
+
+    def _begin_epoch(self) -> None:
+        """An empty, synced frame: from here on, nothing that an earlier owner handed out is valid."""
+        self._mark_file = MarkFile(self._files, self.directory.mark)
+        self._time_us = max(self._clock.now_us(), self._active.index.newest)
+        self._durable = Mark(0, 0, 0, 0, 0)
+        self._sequence += 1
+        self._active.append(frames.EMPTY, sequence=self._sequence, time_us=self._time_us, epoch=self._epoch)
+        self._active_info.end = self._active.end
+        self._active.sync()
+        self._advance_mark(self._position())
+        self._mark_file.sync()
+        self._files.sync_directory(self.directory.path)
+
+    # --- writing ---
+
+    @property
+    def epoch(self) -> int:
+        """Counts the owners this journal has had."""
+        return self._epoch
+
+    @property
+    def durable_sequence(self) -> int:
+        """The last commit that is known to be on the disk."""
+        return self._durable.sequence
+
+    def next_offset(self, log: int) -> int:
+        """The offset that a log's next message gets."""
+        with self._lock:
+            return self._next_offsets.get(log, 0)
+
+    def append(self, rows: Sequence[Rows], *, sync: bool = True) -> Ticket:
+        """Queue rows for the next commit: all of them or none. Nothing is written before somebody waits for a ticket.
+
+        `sync=False` asks only for writing, whatever the durability: enough to survive this process.
+        """
+        with self._lock:
+            return self._queue(rows, sync=sync)
+
+    def commit(self, rows: Sequence[Rows], *, sync: bool = True) -> int:
+        """Append and wait; the commit's sequence number."""
+        return self.append(rows, sync=sync).wait()
+
+    def submit(self, rows: Sequence[Rows], *, sync: bool = True) -> asyncio.Future[int]:
+        """Append, and get a future of the running loop; the writing is done by a thread."""
+        loop = asyncio.get_running_loop()
+        with self._lock:
+            return self._group.promise(self._queue(rows, sync=sync), loop)
+
+    def sync(self) -> int:
+        """Have everything that was committed so far on the disk; the last sequence number that is."""
+        with self._lock:
+            ticket = self._group.queue([], sync=True)
+        ticket.wait()
+        return self._durable.sequence
+
+    def _queue(self, rows: Sequence[Rows], *, sync: bool) -> Ticket:
+        if self._group.failure is not None:
+            raise self._group.failure
+        if not rows:
+            raise InvalidArgument("nothing to commit: give at least one section of rows")
+        offsets = self._prepare(rows)
+        size = frames.OVERHEAD + sum(r.bytes for r in rows)
+        if size > limits.FRAME_BYTES_MAX:
+            raise BatchTooLarge(
+                f"a commit of {size} bytes is over the bound of {limits.FRAME_BYTES_MAX}: make it several"
+            )
+        self._make_room(size, max(FLOORS.get(r.kind, limits.RESERVE_BYTES) for r in rows))
+        self._next_offsets.update(offsets)
+        return self._group.queue(rows, sync=sync and self.durability == "commit")
+
+    def _prepare(self, rows: Sequence[Rows]) -> dict[int, int]:
+        """Give messages their offsets and check every value; the next offset of each log, not yet taken."""
+        ahead: dict[int, int] = {}
+        shared = {id(r.share) for r in rows if r.share is not None}
+        seen: set[int] = set()
+        for r in rows:
+            if r.kind is MESSAGES:
+                ahead[r.log] = self._place(r, ahead.get(r.log, self._next_offsets.get(r.log, 0)))
+            if r.share is not None and id(r.share) not in seen:
+                raise InvalidArgument(
+                    "rows that share payloads must come after those they share, in the same append"
+                )
+            seen.add(id(r))
+            r.prepare(alone=id(r) in shared)
+        return ahead
+
+    @staticmethod
+    def _place(rows: Rows, expected: int) -> int:
+        """Put messages at the log's next offsets unless they have their own; the offset behind them."""
+        if rows.columns.get("offset") is None:
+            rows.columns["offset"] = expected if rows.count == 1 else range(expected, expected + rows.count)
+            return expected + rows.count
+        span = rows.span()
+        if span.first < expected:
+            raise InvalidArgument(
+                f"offset {span.first} of log {rows.log} is taken: the next one is {expected}"
+            )
+        return span.last + 1
+
+    def _make_room(self, size: int, floor: int) -> None:
+        wanted = self._group.pending_bytes + size + floor
+        while self._active.room() < wanted:
+            try:
+                self._active.make_room(wanted)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    self._group.fail(error)
+                    raise self._failure() from error
+                if not self._free:
+                    raise DiskFull(
+                        f"no room for {size} more bytes on the disk of {self.directory.path}: nothing was written. Make "
+                        "room, or consume: acknowledging still works and lets the cleaner give space back"
+                    ) from error
+                self._files.unlink(self.directory.file(self._free.pop(), FREE))
+
+    def _failure(self) -> PenstockError:
+        return self._group.failure or JournalFailed("the journal failed")
+
+    def _write(self, batch: list[Ticket]) -> BaseException | None:
+        """Write one frame for all of the batch. Called by the leader only."""
+        rows = [r for ticket in batch for r in ticket.rows]
+        interrupted: BaseException | None = None
+        if rows:
+            merged = merge(rows) if len(rows) > 1 else rows
+            content = frames.body(merged)
+            sequence = self._sequence + 1
+            self._time_us = time_us = max(self._clock.now_us(), self._time_us)
+            heads: list[Header] = []
+            interrupted = _finishing(
+                lambda: heads.append(
+                    self._active.write(content, sequence=sequence, time_us=time_us, epoch=self._epoch)
+                )
+            )
+            with self._lock:
+                self._active.advance(heads[-1], content.spans)
+                self._active_info.end = self._active.end
+                self._sequence = sequence
+                self.state.apply(
+                    content.spans, lambda: sections(memoryview(content.data), len(content.spans))
+                )
+            for ticket in batch:
+                ticket.sequence = sequence
+        if any(ticket.sync for ticket in batch):
+            interrupted = _finishing(self._sync) or interrupted
+        elif self.durability == "interval":
+            self._dirty.set()
+        for ticket in batch:
+            if ticket.at_rest is not None:
+                ticket.at_rest()
+        return interrupted
+
+    # --- syncing ---
+
+    def _position(self) -> Mark:
+        return Mark(self._sequence, self._active.label.number, self._active.end, self._time_us, self._epoch)
+
+    def _sync(self) -> None:
+        """Sync what has been written, then move the mark. A failure of either is the journal's."""
+        with self._sync_lock:
+            with self._lock:
+                position, active = self._position(), self._active
+            if position.sequence > self._durable.sequence:
+                active.sync()
+                self._advance_mark(position)
+
+    def _advance_mark(self, mark: Mark) -> None:
+        self._mark_file.write(mark)
+        self._durable = mark
+
+    def _keep_syncing(self) -> None:
+        """The thread behind `interval`: sync a little after something was written."""
+        pause = threading.Event()
+        while not self._closed and self._group.failure is None:
+            self._dirty.wait()
+            pause.wait(self._interval_s)
+            self._dirty.clear()
+            try:
+                if not self._closed:
+                    self._sync()
+            except OSError as error:
+                self._group.fail(error)
+
+    # --- rotation ---
+
+    def _after_commit(self) -> None:
+        if self._active.end >= self.segment_bytes:
+            self._rotate()
+
+    def _draft_next(self, first_sequence: int) -> tuple[Writer, int | None]:
+        label = Label(self._number, self._files.random(), first_sequence, self._clock.now_us(), self._epoch)
+        recycle = self._free[0] if self._free else None
+        reserve = limits.RESERVE_BYTES + self._group.pending_bytes
+        return Writer.draft(self.directory, label, recycle=recycle, reserve=reserve), recycle
+
+    def _adopt_active(self) -> None:
+        """Go on in the draft that was just given its name."""
+        if self._active.label.recycled:
+            self._free.pop(0)
+        self._number = self._active.label.number + 1
+        self._active_info = SegmentInfo(self._active.label, self._active.end, self._active.index, None, [])
+        self._infos[self._active.label.number] = self._active_info
+
+    def _rotate(self) -> None:
+        """Seal the active segment and go on in the next one. On a full disk there is no next one: then go on in this one."""
+        try:
+            following, recycle = self._draft_next(self._sequence + 1)
+            following.sync()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                return
+            raise
+        with self._sync_lock:
+            old, info = self._active, self._active_info
+            old.seal(sequence=self._sequence + 1, time_us=self._time_us, epoch=self._epoch)
+            following.publish(self.directory, recycle=recycle)
+            with self._lock:
+                following.make_room(self._group.pending_bytes + limits.RESERVE_BYTES)
+                self._active = following
+                info.end, info.next_sequence = old.end, self._sequence + 1
+                self._adopt_active()
+            self._advance_mark(self._position())
+        self._finish(old, info)
+
+    def _finish(self, old: Writer, info: SegmentInfo) -> None:
+        """Cut off the room that was not used, and say what the segment holds. Either can be done again by recovery."""
+        try:
+            old.trim()
+            summaries.write(
+                self.directory,
+                summaries.of(info.label, info.end, info.next_sequence or 0, info.index, info.damage),
+            )
+        except OSError:
+            return
+        finally:
+            old.close()
+
+    # --- reading ---
+
+    def read(self, log: int, offset: int = 0) -> Iterator[Batch]:
+        """The messages of a log from an offset on, in batches of columns, up to the last one that is durable."""
+        return reading.batches(OwnerView(self), log, offset)
+
+    def frames(self, after: int = 0) -> Iterator[Frame]:
+        """Every durable commit behind a sequence number."""
+        return reading.frames(OwnerView(self), after)
+
+    def offset_at(self, log: int, time_us: int) -> int | None:
+        """The offset of a log's first message that is not older than a time; None if there is none yet."""
+        return reading.offset_at(OwnerView(self), log, time_us)
+
+    # --- snapshots, and what the cleaner does ---
+
+    def snapshot(self, state: bytes, sequence: int | None = None) -> int:
+        """Keep `state`, which is what replaying up to `sequence` (the last commit unless given) gives; that sequence number.
+
+        Publishers are not paused; the caller's thread does the writing.
+        """
+        taken: list[Snapshot] = []
+        with self._tidy, _telling_what_failed("writing a snapshot", MaintenanceFailed):
+            with self._lock:
+                self._group.queue(
+                    [], sync=True, at_rest=lambda: taken.append(self._snapshot_now(state, sequence))
+                ).wait()
+            snapshot = taken[0]
+            snapshots.write(self.directory, snapshot)
+            with self._lock:
+                self._snapshots = sorted({*self._snapshots, snapshot.sequence})[-limits.SNAPSHOTS_KEPT :]
+            return snapshot.sequence
+
+    def _snapshot_now(self, state: bytes, sequence: int | None) -> Snapshot:
+        """By the leader, when everything that was written is synced."""
+        info = self._active_info
+        active = summaries.of(info.label, info.end, 0, info.index, info.damage)
+        return Snapshot(
+            self._sequence if sequence is None else sequence,
+            self._epoch,
+            self._time_us,
+            self.state.store(),
+            active,
+            state,
+        )
+
+    def covered_sequence(self) -> int:
+        """Up to where both snapshots cover: what is behind needs no replaying, and other rows than messages no keeping."""
+        with self._lock:
+            return self._snapshots[0] if len(self._snapshots) == limits.SNAPSHOTS_KEPT else 0
+
+    def segments(self) -> list[SegmentInfo]:
+        """What the segments hold, oldest first; the last one is being written."""
+        with self._lock:
+            return [self._infos[number] for number in sorted(self._infos)]
+
+    @contextmanager
+    def tidying(self, what: str) -> Iterator[None]:
+        """One at a time may write snapshots, drop or replace segments; an I/O error in it is not the journal's end."""
+        with self._tidy, _telling_what_failed(what, MaintenanceFailed):
+            yield
+
+    def drop(self, info: SegmentInfo) -> None:
+        """Give a sealed segment's space back, or keep its file to be recycled. What it held must have been recorded."""
+        with self._lock:
+            del self._infos[info.number]
+            recycle = len(self._free) < limits.RECYCLED_SEGMENTS_MAX and info.end >= self.segment_bytes
+        if recycle:
+            self._files.rename(self.directory.segment(info.number), self.directory.file(info.number, FREE))
+        else:
+            self._files.unlink(self.directory.segment(info.number))
+        if self.directory.file(info.number, SUMMARY).exists():
+            self._files.unlink(self.directory.file(info.number, SUMMARY))
+        self._files.sync_directory(self.directory.path)
+        if recycle:
+            with self._lock:
+                self._free.append(info.number)
+
+    def replace(self, info: SegmentInfo, rewritten: Writer) -> None:
+        """Put a sealed, synced draft in a segment's place."""
+        new = SegmentInfo(rewritten.label, rewritten.end, rewritten.index, info.next_sequence, [])
+        rewritten.publish(self.directory, recycle=None)
+        with self._lock:
+            self._infos[info.number] = new
+        summaries.write(
+            self.directory, summaries.of(new.label, new.end, new.next_sequence or 0, new.index, [])
+        )
+
+    # --- the rest ---
+
+    def now_us(self) -> int:
+        """The time that this journal goes by."""
+        return self._clock.now_us()
+
+    def note_damage(self, damage: Damage) -> None:
+        """Reading came across damage: say so, once, and keep a copy."""
+        with self._lock:
+            if any(d.segment == damage.segment and d.position == damage.position for d in self.damage):
+                return
+            self.damage.append(damage)
+            for log, first, last in damage.spans:
+                self.state.record_cleaned(log, first, last, DAMAGED)
+
+    def stats(self) -> Stats:
+        """What the journal knows of itself, damage included."""
+        with self._lock:
+            infos = self.segments()
+            return Stats(
+                sequence=self._sequence,
+                durable_sequence=self._durable.sequence,
+                epoch=self._epoch,
+                segments=len(infos),
+                bytes=sum(info.end for info in infos),
+                messages=sum(info.index.messages for info in infos),
+                free_segments=len(self._free),
+                snapshots=list(self._snapshots),
+                damaged_messages=sum(damage.messages for damage in self.damage),
+                damage=list(self.damage),
+                failure=str(self._group.failure) if self._group.failure else None,
+                recovery=self.recovery,
+            )
+
+    def close(self) -> None:
+        """Commit what is queued, sync, and let go of the directory. After a failure nothing is synced any more."""
+        if self._closed:
+            return
+        try:
+            if self._group.failure is None:
+                self.sync()
+                with self._sync_lock:
+                    self._mark_file.sync()
+        except OSError as error:
+            self._group.fail(error)
+            raise self._failure() from error
+        finally:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._closed = True
+        self._dirty.set()
+        self._group.fail(BrokerClosed("the journal is closed: open it again"))
+        self._group.stop()
+        if self.durability == "interval":
+            self._syncer.join()
+        self._active.close()
+        self._mark_file.close()
+        self._owner.release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _orphan(self) -> None:
+        """In a forked child: drop the lock's copy, so that it ends with the parent, and refuse everything."""
+        self._lock = threading.RLock()
+        self._closed = True
+        self._group.orphan(
+            self._lock,
+            ForkedProcess(
+                "this journal belongs to the parent process: open your own, or connect to a server"
+            ),
+        )
+        self._owner.release()
+
+
+class OwnerView:
+    """The journal as its own readers see it."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self.directory = journal.directory
+        self.guard: AbstractContextManager[object] = journal._lock
+
+    def refresh(self) -> Mark:
+        if self._journal._closed:
+            raise self._journal._failure()
+        return self._journal._durable
+
+    def segments(self) -> list[SegmentInfo]:
+        return self._journal.segments()
+
+    def found(self, damage: Damage) -> None:
+        self._journal.note_damage(damage)
+
+
+_opened: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+def _orphan_all() -> None:
+    for journal in list(_opened):
+        journal._orphan()
+
+
+at_fork(_orphan_all)
+
+
+def _finishing(step: Callable[[], None]) -> BaseException | None:
+    """Do a step that can be done again, to its end, whatever a signal handler raises meanwhile; what it raised."""
+    interrupted: BaseException | None = None
+    while True:
+        try:
+            step()
+            return interrupted
+        except Exception:
+            raise
+        except BaseException as error:
+            interrupted = error
+
+
+@contextmanager
+def _telling_what_failed(what: str, kind: type[PenstockError] = JournalFailed) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise kind(f"{what} failed: {error}") from error
+
+
+def _check_settings(durability: str, commit_interval_ms: float, segment_bytes: int) -> None:
+    if durability not in DURABILITIES:
+        raise InvalidArgument(f"durability is one of {', '.join(DURABILITIES)}, not {durability!r}")
+    if not 0 < commit_interval_ms <= limits.COMMIT_INTERVAL_MS_MAX:
+        raise InvalidArgument(
+            f"commit_interval_ms is above 0 and at most {limits.COMMIT_INTERVAL_MS_MAX:.0f}, not {commit_interval_ms}"
+        )
+    if segment_bytes < limits.SEGMENT_BYTES_MIN:
+        raise InvalidArgument(f"segment_bytes is at least {limits.SEGMENT_BYTES_MIN}, not {segment_bytes}")

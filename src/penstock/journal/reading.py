@@ -1,0 +1,210 @@
+"""Reading a journal: by log and offset, by time, or frame by frame, forwards, in batches of columns.
+
+A batch is a section, or the part of one from the offset that was asked for: its columns are views into the copy of the frame that was
+read, so nothing is decoded that nobody looks at. Reading stops at the mark; reading again later goes on.
+What is damaged is reported to the view and skipped.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from penstock import limits
+from penstock.journal.damage import MISSING, ROT, Damage, of_bad
+from penstock.journal.frame import Frame
+from penstock.journal.mark import Mark
+from penstock.journal.rows import MESSAGES, Section
+from penstock.journal.segment import START, Bad, Scan
+from penstock.journal.view import Moved, SegmentInfo, View, current_generation
+
+
+class Batch:
+    """Consecutive messages of one log, as columns.
+
+    >>> # for batch in journal.read(log=1, offset=0):
+    >>> #     for offset, payload in zip(batch.offsets, batch.values("payload")): ...
+    """
+
+    __slots__ = ("section", "start", "stop")
+
+    def __init__(self, section: Section, start: int, stop: int) -> None:
+        self.section = section
+        self.start = start
+        self.stop = stop
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def log(self) -> int:
+        return self.section.log
+
+    @property
+    def offsets(self) -> Sequence[int]:
+        return self.values("offset")
+
+    def values(self, name: str) -> Sequence[Any]:
+        """A value for each message of the batch."""
+        values = self.section.values(name)
+        return values if len(self) == self.section.rows else values[self.start : self.stop]
+
+
+def batches(view: View, log: int, offset: int = 0) -> Iterator[Batch]:
+    """The messages of a log from `offset` on, up to the mark."""
+    mark = view.refresh()
+    done = -1
+    while True:
+        info = next(
+            (i for i in view.segments() if done < i.number <= mark.segment and _holds(i, log, offset)), None
+        )
+        if info is None:
+            return
+        try:
+            for frame in _stretches(view, info, mark, log, offset):
+                for section in frame.sections:
+                    if section.log == log and section.kind is MESSAGES and section.span.last >= offset:
+                        yield _from(section, offset)
+                        offset = section.span.last + 1
+            done = info.number
+        except Moved:
+            mark, gone = _look_again(view, info)
+            done = info.number if gone else done
+
+
+def frames(view: View, after: int = 0) -> Iterator[Frame]:
+    """Every commit with a sequence number above `after`, up to the mark."""
+    mark = view.refresh()
+    done = -1
+    while True:
+        info = next(
+            (i for i in view.segments() if done < i.number <= mark.segment and i.index.last_sequence > after),
+            None,
+        )
+        if info is None:
+            return
+        try:
+            with view.guard:
+                position = info.index.position_of(after + 1)
+            for frame in _scan(view, info, mark, START if position is None else position):
+                if frame.sequence > mark.sequence:
+                    return
+                if frame.sequence > after:
+                    yield frame
+                    after = frame.sequence
+            done = info.number
+        except Moved:
+            mark, gone = _look_again(view, info)
+            done = info.number if gone else done
+
+
+def offset_at(view: View, log: int, time_us: int) -> int | None:
+    """The offset of the log's first message that is not older than a time; None if there is none yet."""
+    mark = view.refresh()
+    done = -1
+    while True:
+        info = next(
+            (i for i in view.segments() if done < i.number <= mark.segment and _reaches(i, log, time_us)),
+            None,
+        )
+        if info is None:
+            return None
+        try:
+            for frame in _stretches(view, info, mark, log, time_us=time_us):
+                if (offset := _first_at(frame, log, time_us)) is not None:
+                    return offset
+            done = info.number
+        except Moved:
+            mark, gone = _look_again(view, info)
+            done = info.number if gone else done
+
+
+def _look_again(view: View, info: SegmentInfo) -> tuple[Mark, bool]:
+    """After a file moved: the new mark, and whether the segment is gone though nobody dropped it."""
+    mark = view.refresh()
+    same = any(
+        i.number == info.number and i.label.generation == info.label.generation for i in view.segments()
+    )
+    gone = same and not view.directory.segment(info.number).exists()
+    if gone:
+        view.found(Damage(info.number, 0, info.end, MISSING, messages=info.index.messages))
+    return mark, gone
+
+
+def _reaches(info: SegmentInfo, log: int, time_us: int) -> bool:
+    entry = info.index.logs.get(log)
+    return entry is not None and entry.newest >= time_us
+
+
+def _holds(info: SegmentInfo, log: int, offset: int) -> bool:
+    entry = info.index.logs.get(log)
+    return entry is not None and entry.last >= offset
+
+
+def _from(section: Section, offset: int) -> Batch:
+    if section.span.first >= offset:
+        return Batch(section, 0, section.rows)
+    return Batch(section, bisect_left(section.values("offset"), offset), section.rows)
+
+
+def _first_at(frame: Frame, log: int, time_us: int) -> int | None:
+    for section in frame.sections:
+        if section.log == log and section.kind is MESSAGES and section.span.newest >= time_us:
+            times = section.values("timestamp")
+            row = next(i for i, time in enumerate(times) if time >= time_us)
+            return int(section.values("offset")[row])
+    return None
+
+
+def _stretches(
+    view: View, info: SegmentInfo, mark: Mark, log: int, offset: int | None = None, time_us: int | None = None
+) -> Iterator[Frame]:
+    """The frames among which a log's rows are, from an offset or a time on: jump from entry to entry where they are far apart."""
+    with view.guard:
+        positions = info.positions(log, offset=offset, time_us=time_us)
+    at = 0
+    while at < len(positions):
+        for frame in _scan(view, info, mark, positions[at]):
+            position = frame.header.position
+            while at + 1 < len(positions) and positions[at + 1] <= position:
+                at += 1
+            if position - positions[at] < limits.INDEX_STRIDE_BYTES:
+                yield frame
+            elif at + 1 == len(positions):
+                return
+            elif positions[at + 1] - position > limits.READ_CHUNK_BYTES:
+                break
+        else:
+            return
+        at += 1
+
+
+def _scan(view: View, info: SegmentInfo, mark: Mark, position: int) -> Iterator[Frame]:
+    """The good frames of a segment from a position on, up to the mark."""
+    files = view.directory.files
+    try:
+        fd = files.open(view.directory.segment(info.number))
+    except FileNotFoundError as error:
+        raise Moved from error
+    try:
+        if current_generation(files, fd) not in (info.label.generation, None):
+            raise Moved
+        limit = mark.end if mark.segment == info.number else info.end
+        scan = Scan(files, fd, info.label, position=position, limit=limit, stop_sequence=info.next_sequence)
+        for item in scan:
+            if isinstance(item, Frame):
+                yield item
+            else:
+                _report(view, fd, info, item)
+        if scan.end < limit and not scan.sealed:
+            _report(view, fd, info, Bad(info.number, scan.end, limit, None, []))
+    finally:
+        files.close(fd)
+
+
+def _report(view: View, fd: int, info: SegmentInfo, bad: Bad) -> None:
+    """Tell rot from a file that has begun another life."""
+    if current_generation(view.directory.files, fd) not in (info.label.generation, None):
+        raise Moved
+    view.found(of_bad(bad, ROT))

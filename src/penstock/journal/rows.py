@@ -1,0 +1,419 @@
+"""The kinds of rows a journal holds, and a section: rows of one kind for one log.
+
+Theory of operation
+-------------------
+A section is a header with its own checksum, a table of columns (see `columns`), and the columns' buffers::
+
+     0        1      2           4          8                  16            20
+    +--------+------+-----------+----------+------------------+-------------+
+    | kind u8| bits | columns u16| rows u32 | log u64          | bytes u32   |
+    +--------+------+-----------+----------+------------------+-------------+
+    20               28              36               44               52        56
+    +----------------+---------------+----------------+----------------+---------+
+    | first i64      | last i64      | oldest i64     | newest i64     | crc u32 |
+    +----------------+---------------+----------------+----------------+---------+
+
+`first` and `last` bound the offsets, `oldest` and `newest` the times, of its rows, so that an index is built and a
+reader skips without looking at a column. `bits` bit 0: a reader that does not know this kind must stop rather
+than skip it. The header's checksum lets a frame whose body rotted still say whose messages were lost.
+
+`Rows` are what a caller wants written: a column is one value for all rows, a `range`, or a list. A `Section` is what was
+read: views into the frame. Single rows (one message, one ack) of the same kind and log that meet in a commit become
+one section (`merge`); a batch is encoded by whoever brought it, so that a value that does not fit fails its
+owner and never the commit of others.
+
+Rows record outcomes, never commands: reading them back evaluates no policy, clock or chance.
+
+To add a column: append it to its kind with the next number. Old readers skip it, old frames read as null. To add a kind: give
+it the next number and decide whether a reader that does not know it may go on. Never renumber, never change a type.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+from penstock import limits
+from penstock.errors import CorruptJournal, InvalidArgument
+from penstock.journal import columns as layout
+from penstock.journal.columns import Column, Encoding, Type, Values
+
+HEADER: Final = struct.Struct("<BBHIQIqqqqI")
+CHECKED: Final = struct.Struct("<BBHIQIqqqq")
+CRC: Final = struct.Struct("<I")
+MUST_KNOW: Final = 1
+
+
+class Field(NamedTuple):
+    """A column of a kind: its stored number and type."""
+
+    number: int
+    type: Type
+
+
+class Kind:
+    """A kind of rows: its stored number, its columns, and which of them bound offsets and times."""
+
+    def __init__(
+        self, number: int, name: str, *, place: str | None, time: str, columns: dict[str, Type]
+    ) -> None:
+        self.number = number
+        self.name = name
+        self.bits = MUST_KNOW
+        self.place = place
+        self.time = time
+        self.fields = {column: Field(i, kind) for i, (column, kind) in enumerate(columns.items(), 1)}
+
+    def __repr__(self) -> str:
+        return f"Kind({self.name})"
+
+
+_I16, _I32, _I64, _UTF8, _BINARY, _MAP = Type.I16, Type.I32, Type.I64, Type.UTF8, Type.BINARY, Type.MAP
+
+MESSAGES: Final = Kind(1, "messages", place="offset", time="timestamp", columns={
+    "offset": _I64, "id": _I64, "timestamp": _I64, "priority": _I16, "deliver_at": _I64, "expires_at": _I64,
+    "target_group": _UTF8, "key": _UTF8, "dedup_id": _UTF8, "headers": _MAP, "properties": _BINARY, "payload": _BINARY,
+})  # fmt: skip
+LEASES: Final = Kind(2, "leases", place="offset", time="time", columns={
+    "group": _UTF8, "offset": _I64, "attempt": _I32, "consumer": _UTF8, "time": _I64,
+})  # fmt: skip
+SETTLEMENTS: Final = Kind(3, "settlements", place="offset", time="time", columns={
+    "group": _UTF8, "offset": _I64, "outcome": _I16, "attempt": _I32, "due": _I64, "consumer": _UTF8, "error": _UTF8,
+    "time": _I64,
+})  # fmt: skip
+POSITIONS: Final = Kind(4, "positions", place="offset", time="time", columns={
+    "reader": _UTF8, "offset": _I64, "time": _I64,
+})  # fmt: skip
+METADATA: Final = Kind(5, "metadata", place=None, time="time", columns={
+    "action": _I16, "name": _UTF8, "body": _BINARY, "time": _I64,
+})  # fmt: skip
+SCHEDULES: Final = Kind(6, "schedules", place=None, time="time", columns={
+    "id": _I64, "action": _I16, "due": _I64, "body": _BINARY, "time": _I64,
+})  # fmt: skip
+CLEANED: Final = Kind(7, "cleaned", place=None, time="time", columns={
+    "segment": _I64, "first": _I64, "last": _I64, "outcome": _I16, "time": _I64,
+})  # fmt: skip
+PRODUCER_COMMITS: Final = Kind(8, "producer_commits", place=None, time="time", columns={
+    "producer": _UTF8, "batch": _I64, "part": _I64, "final": _I16, "time": _I64,
+})  # fmt: skip
+
+KINDS: Final[dict[int, Kind]] = {
+    kind.number: kind
+    for kind in (MESSAGES, LEASES, SETTLEMENTS, POSITIONS, METADATA, SCHEDULES, CLEANED, PRODUCER_COMMITS)
+}
+
+
+class Span(NamedTuple):
+    """What a section's header says of its rows; the index is made of these and of nothing else."""
+
+    kind: int
+    log: int
+    rows: int
+    first: int
+    last: int
+    oldest: int
+    newest: int
+
+
+class Rows:
+    """Rows to be written. Columns that are left out are null; `share` takes the payload column of other rows.
+
+    >>> rows = Rows(SETTLEMENTS, 1, 3, {"group": "default", "offset": range(7, 10), "outcome": 1, "time": 0})
+    >>> rows.span().first, rows.span().last
+    (7, 9)
+    """
+
+    __slots__ = ("_encoded", "bytes", "columns", "count", "kind", "log", "share")
+
+    def __init__(
+        self, kind: Kind, log: int, count: int, columns: dict[str, Values], share: Rows | None = None
+    ) -> None:
+        if count < 1 or count > limits.FRAME_ROWS_MAX:
+            raise InvalidArgument(f"a section holds 1 to {limits.FRAME_ROWS_MAX} rows, not {count}")
+        if not 0 <= log <= limits.LOG_NUMBER_MAX:
+            raise InvalidArgument(f"a log's number is 0 to {limits.LOG_NUMBER_MAX}, not {log}")
+        if unknown := columns.keys() - kind.fields.keys():
+            raise InvalidArgument(
+                f"{kind.name} have no column {sorted(unknown)}; they have {list(kind.fields)}"
+            )
+        self.kind = kind
+        self.log = log
+        self.count = count
+        self.columns = columns
+        self.share = share
+        self._encoded: list[bytes] | None = None
+        self.bytes = 0
+
+    @property
+    def single(self) -> bool:
+        """Whether this may be merged with its like: one row, every column a single value, nothing shared."""
+        return self._encoded is None
+
+    def prepare(self, *, alone: bool) -> None:
+        """Check every value, so that writing cannot fail on one, and learn how many bytes it takes at the most.
+
+        `alone` forbids merging: another section of the same append refers to this one.
+        """
+        if self.count == 1 and self.share is None and not alone:
+            self.bytes = _single_bytes(self)
+        else:
+            self._encoded = _encode(self, None)
+            self.bytes = sum(map(len, self._encoded))
+
+    def encoded(self, shared_index: int | None) -> list[bytes]:
+        """The section's bytes, in parts."""
+        if self._encoded is None or self.share is not None:
+            return _encode(self, shared_index)
+        return self._encoded
+
+    def span(self) -> Span:
+        """The bounds that go into the section's header."""
+        first, last = self._bounds(self.kind.place)
+        oldest, newest = self._bounds(self.kind.time)
+        return Span(self.kind.number, self.log, self.count, first, last, oldest, newest)
+
+    def _bounds(self, column: str | None) -> tuple[int, int]:
+        values = self.columns.get(column) if column else None
+        if values is None:
+            return 0, 0
+        if isinstance(values, range):
+            return (values[0], values[-1]) if values.step > 0 else (values[-1], values[0])
+        return (min(values), max(values)) if isinstance(values, list) else (values, values)
+
+
+def messages(
+    log: int,
+    payloads: list[bytes] | Rows,
+    *,
+    ids: Sequence[int] | int,
+    timestamp: Values,
+    offset: Values = None,
+    priority: Values = limits.PRIORITY_DEFAULT,
+    **columns: Values,
+) -> Rows:
+    """Messages to be written to `log`: at the journal's next offsets unless `offset` says which.
+
+    `payloads` may be other messages of the same append: then their payloads are shared and stored once.
+    """
+    share = payloads if isinstance(payloads, Rows) else None
+    count = share.count if share else len(payloads)  # type: ignore[arg-type]
+    given: dict[str, Values] = {"id": ids, "timestamp": timestamp, "priority": priority, **columns}
+    if offset is not None:
+        given["offset"] = offset
+    if share is None:
+        given["payload"] = payloads[0] if count == 1 else payloads  # type: ignore[index]
+    return Rows(MESSAGES, log, count, given, share)
+
+
+_TEXT_OVERHEAD: Final = 24
+_LIMITS: Final = {Type.I16: 1 << 15, Type.I32: 1 << 31, Type.I64: 1 << 63}
+
+
+def _single_bytes(rows: Rows) -> int:
+    """Check the values of one row without encoding them; more bytes than they can take, alone or merged."""
+    total = HEADER.size
+    fields = rows.kind.fields
+    for name, given in rows.columns.items():
+        value = given
+        if type(given) is list or type(given) is range:
+            value = rows.columns[name] = _only(given)
+        if value is None:
+            continue
+        kind = fields[name].type
+        if kind in _LIMITS:
+            if type(value) is not int or not -_LIMITS[kind] <= value < _LIMITS[kind]:
+                raise InvalidArgument(
+                    f"column {name!r} takes a whole number of type {kind.name}, not {value!r}"
+                )
+            total += 32
+        else:
+            parts = layout.encode(kind, value, 1)[2] if kind is not Type.BINARY else [_bytes(name, value)]
+            total += 8 + _TEXT_OVERHEAD * len(parts) + sum(map(len, parts))
+    return total
+
+
+def _only(values: Sequence[Any]) -> Any:
+    if len(values) != 1:
+        raise InvalidArgument(f"a column has {len(values)} values where its section has 1 row")
+    return values[0]
+
+
+def _bytes(name: str, value: object) -> bytes:
+    if type(value) is not bytes:
+        raise InvalidArgument(f"column {name!r} takes bytes, not {type(value).__name__}")
+    return value
+
+
+def merge(batch: Sequence[Rows]) -> list[Rows]:
+    """Single rows of the same kind and log become one section, wherever replaying in order cannot tell.
+
+    Sections of different logs may change places; within one log only neighbours are joined, and metadata, which may
+    concern any log, is never moved past.
+    """
+    groups: list[list[Rows]] = []
+    latest: dict[int, list[Rows]] = {}
+    for rows in batch:
+        group = latest.get(rows.log)
+        if group is not None and rows.single and group[0].single and group[0].kind is rows.kind:
+            group.append(rows)
+            continue
+        group = [rows]
+        groups.append(group)
+        if rows.kind is METADATA:
+            latest.clear()
+        else:
+            latest[rows.log] = group
+    return [group[0] if len(group) == 1 else _joined(group) for group in groups]
+
+
+def _joined(group: list[Rows]) -> Rows:
+    head = group[0]
+    names = dict.fromkeys(name for rows in group for name in rows.columns)
+    columns = {name: [rows.columns.get(name) for rows in group] for name in names}
+    return Rows(head.kind, head.log, len(group), columns)
+
+
+def _encode(rows: Rows, shared_index: int | None) -> list[bytes]:
+    entries: list[bytes] = []
+    buffers: list[bytes] = []
+    sizes: list[int] = []
+    for name, values in rows.columns.items():
+        if layout.all_null(values):
+            continue
+        field = rows.kind.fields[name]
+        encoding, nulls, parts = layout.encode(
+            field.type, values, rows.count, look_for_constant=field.type is not Type.BINARY
+        )
+        entries.append(layout.ENTRY.pack(field.number, field.type, encoding, len(parts), nulls))
+        buffers += parts
+        sizes.append(len(parts))
+    if rows.share is not None:
+        field = rows.kind.fields["payload"]
+        entries.append(layout.ENTRY.pack(field.number, field.type, Encoding.SHARED, 0, shared_index or 0))
+        sizes.append(0)
+    return _assemble(rows, entries, sizes, buffers)
+
+
+_PADDING: Final = tuple(bytes(n) for n in range(8))
+
+
+def _assemble(rows: Rows, entries: list[bytes], sizes: list[int], buffers: list[bytes]) -> list[bytes]:
+    table: list[bytes] = []
+    data: list[bytes] = []
+    place = HEADER.size + sum(map(len, entries)) + len(buffers) * layout.PLACE.size
+    ahead = iter(buffers)
+    for entry, parts in zip(entries, sizes, strict=True):
+        table.append(entry)
+        for _ in range(parts):
+            buffer = next(ahead)
+            size = len(buffer)
+            table.append(layout.PLACE.pack(place, size))
+            data.append(buffer)
+            if size & 7:
+                data.append(_PADDING[-size & 7])
+            place += size + (-size & 7)
+    span = rows.span()
+    checked = CHECKED.pack(
+        rows.kind.number, rows.kind.bits, len(entries), rows.count, rows.log, place,
+        span.first, span.last, span.oldest, span.newest,
+    )  # fmt: skip
+    return [checked, CRC.pack(zlib.crc32(checked)), *table, *data]
+
+
+class Section:
+    """A section that was read: its header is checked, its columns are views, decoded when asked for."""
+
+    __slots__ = ("_columns", "_frame", "_shared", "_view", "columns_count", "kind_bits", "span")
+
+    def __init__(self, frame: Sequence[Section], view: memoryview) -> None:
+        number, bits, columns, rows, log, size, first, last, oldest, newest, crc = HEADER.unpack_from(view)
+        if zlib.crc32(view[: CHECKED.size]) != crc or not HEADER.size <= size <= len(view):
+            raise CorruptJournal("a section's header does not match its checksum")
+        self.span = Span(number, log, rows, first, last, oldest, newest)
+        self.kind_bits = bits
+        self.columns_count = columns
+        self._view = view[:size]
+        self._frame = frame
+        self._columns: dict[int, Column] | None = None
+        self._shared: dict[int, int] = {}
+
+    @property
+    def bytes(self) -> int:
+        """How many bytes of its frame it takes."""
+        return len(self._view)
+
+    @property
+    def kind(self) -> Kind | None:
+        """What its rows are, or None if this version does not know."""
+        return KINDS.get(self.span.kind)
+
+    @property
+    def log(self) -> int:
+        return self.span.log
+
+    @property
+    def rows(self) -> int:
+        return self.span.rows
+
+    def column(self, name: str) -> Column | None:
+        """The column of that name as it is stored, or None if every value is null."""
+        kind = self.kind
+        if kind is None:
+            raise CorruptJournal(f"rows of kind {self.span.kind} are not known to this version of Penstock")
+        if self._columns is None:
+            table = self._view[HEADER.size :]
+            self._columns, self._shared = layout.parse(table, self._view, self.columns_count, self.rows)
+        number = kind.fields[name].number
+        if number in self._shared:
+            return self._frame[self._shared[number]].column(name)
+        return self._columns.get(number)
+
+    def values(self, name: str) -> Sequence[Any]:
+        """A value for each row."""
+        column = self.column(name)
+        return [None] * self.rows if column is None else column.values()
+
+    def shares(self) -> int | None:
+        """The index in its frame of the section whose payloads these rows share."""
+        self.column("payload")
+        return self._shared.get(MESSAGES.fields["payload"].number) if self.kind is MESSAGES else None
+
+    def records(self) -> Iterator[Mapping[str, Any]]:
+        """The rows one by one, as dictionaries: for people and tests."""
+        names = list(self.kind.fields) if self.kind else []
+        lists = [self.values(name) for name in names]
+        for row in zip(*lists, strict=True):
+            yield dict(zip(names, row, strict=True))
+
+
+def sections(body: memoryview, count: int) -> list[Section]:
+    """The `count` sections of a frame's body, which must fill it exactly."""
+    found: list[Section] = []
+    at = 0
+    for _ in range(count):
+        section = Section(found, body[at:])
+        if section.kind is None and section.kind_bits & MUST_KNOW:
+            raise CorruptJournal(
+                f"rows of kind {section.span.kind} are not known to this version of Penstock: a newer one wrote them"
+            )
+        found.append(section)
+        at += section.bytes
+    if at != len(body):
+        raise CorruptJournal("a frame's sections do not fill its body")
+    return found
+
+
+def intact_spans(body: memoryview) -> list[Span]:
+    """What can still be said of a damaged frame: the spans whose headers are whole, from the front."""
+    found: list[Span] = []
+    at = 0
+    while at + HEADER.size <= len(body):
+        try:
+            section = Section([], body[at:])
+        except CorruptJournal:
+            break
+        found.append(section.span)
+        at += section.bytes
+    return found

@@ -1,0 +1,326 @@
+"""One file of frames: append, scan, seal.
+
+Theory of operation
+-------------------
+A segment begins with a header of 64 bytes, then frames without a gap, and, once it is finished, a *seal* (an empty frame
+that says so)::
+
+     0                8         10      12       16             24                32                 40
+    +----------------+---------+-------+--------+--------------+-----------------+------------------+
+    | magic PENSTOCK | version | flags | 0      | number u64   | generation u64  | first sequence   |
+    +----------------+---------+-------+--------+--------------+-----------------+------------------+
+    40               48          52                            60        64
+    +----------------+-----------+-----------------------------+---------+------------------------
+    | created i64 µs | epoch u32 | 0                           | crc u32 | frames …
+    +----------------+-----------+-----------------------------+---------+------------------------
+
+What always holds:
+
+- A segment ends where its successor begins: frames with a sequence at or above the successor's first one are superseded (recovery
+  has copied them), whatever they look like.
+- Behind the last frame there is room taken in advance (zeros), or, in a recycled file, what its earlier life left: frames
+  of another generation. Sealing cuts that off.
+- The file is written at explicit positions, so a write that was interrupted is simply made again.
+
+`Scan` walks a file and tells good frames from bad ranges. Behind a bad range it goes on at the next place where a header of this
+generation, made for that very place, is whole; so one damaged byte never costs more than one frame.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from penstock import limits
+from penstock.errors import CorruptJournal
+from penstock.journal import frame as frames
+from penstock.journal.directory import FREE, TMP, Directory
+from penstock.journal.files import Files
+from penstock.journal.frame import EMPTY, SEAL, Body, Frame, Header
+from penstock.journal.index import SegmentIndex
+from penstock.journal.rows import Span, intact_spans
+
+MAGIC: Final = b"PENSTOCK"
+VERSION: Final = 1
+RECYCLED: Final = 1
+GAPS: Final = 2
+
+LAYOUT: Final = struct.Struct("<8sHHIQQQqIQI")
+CHECKED: Final = struct.Struct("<8sHHIQQQqIQ")
+CRC: Final = struct.Struct("<I")
+START: Final = LAYOUT.size
+
+
+class Label(NamedTuple):
+    """A segment's header. `GAPS`: frames were left out on purpose, when it was rewritten or rescued."""
+
+    number: int
+    generation: int
+    first_sequence: int
+    created_us: int
+    epoch: int
+    flags: int = 0
+
+    @property
+    def recycled(self) -> bool:
+        return bool(self.flags & RECYCLED)
+
+
+def encode_label(label: Label) -> bytes:
+    checked = CHECKED.pack(
+        MAGIC, VERSION, label.flags, 0, label.number, label.generation, label.first_sequence, label.created_us,
+        label.epoch, 0,
+    )  # fmt: skip
+    return checked + CRC.pack(zlib.crc32(checked))
+
+
+def decode_label(data: bytes) -> Label | None:
+    """The header of a segment, or None if it is damaged."""
+    if len(data) < START or zlib.crc32(data[: CHECKED.size]) != CRC.unpack_from(data, CHECKED.size)[0]:
+        return None
+    magic, version, flags, spare, number, generation, first, created, epoch, rest = CHECKED.unpack_from(data)
+    if magic != MAGIC or spare or rest:
+        return None
+    if version != VERSION:
+        raise CorruptJournal(
+            f"a segment of format version {version} is not known to this version of Penstock (it knows {VERSION}): "
+            "open the directory with a newer one"
+        )
+    return Label(number, generation, first, created, epoch, flags)
+
+
+class Bad(NamedTuple):
+    """A range of bytes that is not a good frame, and what can still be said of it."""
+
+    segment: int
+    position: int
+    end: int
+    header: Header | None
+    spans: list[Span]
+
+
+class Scan:
+    """Walks the frames of an open segment from `position` to `limit`; iterate once.
+
+    Afterwards `end` is where the last frame ended, `sealed` whether a seal was there, `last_sequence` the last good one.
+    """
+
+    def __init__(
+        self,
+        files: Files,
+        fd: int,
+        label: Label,
+        *,
+        position: int = START,
+        limit: int,
+        stop_sequence: int | None = None,
+        last_sequence: int = 0,
+    ) -> None:
+        self._files = files
+        self._fd = fd
+        self._label = label
+        self._limit = limit
+        self._stop = stop_sequence
+        self._base = 0
+        self._window = memoryview(b"")
+        self._chunk = limits.READ_CHUNK_BYTES
+        self.end = position
+        self.sealed = False
+        self.last_sequence = last_sequence
+
+    def __iter__(self) -> Iterator[Frame | Bad]:
+        while self.end + frames.HEADER.size <= self._limit:
+            head = self._header(self.end)
+            body = self._body(head) if head is not None else None
+            if head is None or body is None or head.sequence <= self.last_sequence:
+                following = self._next_header(self.end, head)
+                if head is None and following is None:
+                    return
+                end = (
+                    following
+                    if following is not None
+                    else min(head.end if head else self._limit, self._limit)
+                )
+                yield Bad(self._label.number, self.end, end, head, self._spans(head))
+                self.end = end
+                if following is None:
+                    return
+                continue
+            if self._stop is not None and head.sequence >= self._stop and not head.seal:
+                return
+            self.end = head.end
+            if head.seal:
+                self.sealed = True
+                return
+            self.last_sequence = head.sequence
+            yield Frame(head, body, self._label.number)
+
+    def _at(self, position: int, size: int) -> int:
+        """Have `size` bytes from `position` in the window, as far as the limit goes; where they begin in it."""
+        at = position - self._base
+        if at < 0 or at + size > len(self._window):
+            # Reads grow as the scan goes on: looking up one message is cheap, and so is walking a whole file.
+            size = min(max(size, self._chunk), self._limit - position)
+            self._chunk = min(self._chunk * 2, limits.SCAN_CHUNK_BYTES)
+            self._window = memoryview(self._files.read(self._fd, size, position))
+            self._base, at = position, 0
+        return at
+
+    def _header(self, position: int) -> Header | None:
+        at = self._at(position, frames.HEADER.size)
+        head = frames.header(self._window, at, self._label.generation)
+        return head if head is not None and head.position == position else None
+
+    def _body(self, head: Header) -> memoryview | None:
+        if head.end > self._limit:
+            return None
+        return frames.body_of(self._window, self._at(head.position, head.bytes), head)
+
+    def _spans(self, head: Header | None) -> list[Span]:
+        if head is None:
+            return []
+        at = self._at(head.position, head.bytes) + frames.HEADER.size
+        return intact_spans(self._window[at : at + head.body_bytes])
+
+    def _next_header(self, position: int, head: Header | None) -> int | None:
+        """The next place behind `position` where a header of ours is whole."""
+        if head is not None and head.end < self._limit and self._header(head.end) is not None:
+            return head.end
+        pattern = frames.sought(self._label.generation)
+        position += 8
+        while position + frames.HEADER.size <= self._limit:
+            at = self._at(position, frames.HEADER.size)
+            found = self._window.obj.find(pattern, at)  # type: ignore[attr-defined]
+            if found < 0:
+                position = max(self._base + len(self._window) - len(pattern), position) + 8 & ~7
+                continue
+            position = self._base + found
+            if not position & 7 and self._header(position) is not None:
+                return position
+            position = (position + 8) & ~7
+        return None
+
+
+def read_label(files: Files, fd: int, number: int) -> tuple[Label | None, bool]:
+    """A segment's header, and whether it is as it was written. A damaged one is pieced together from its first frame."""
+    label = decode_label(files.read(fd, START, 0))
+    if label is not None:
+        return (label, True) if label.number == number else (None, True)
+    data = files.read(fd, limits.SCAN_CHUNK_BYTES, 0)
+    view = memoryview(data)
+    at = data.find(frames.MAGIC, START)
+    while at >= 0:
+        head = frames.header(view, at - 8, None) if at >= START + 8 and not at & 7 else None
+        if head is not None and head.position == at - 8:
+            flags = GAPS if head.position > START else 0
+            return Label(number, head.generation, head.sequence, head.time_us, head.epoch, flags), False
+        at = data.find(frames.MAGIC, at + 1)
+    return None, False
+
+
+class Writer:
+    """The segment that is appended to. Its caller decides when to sync."""
+
+    def __init__(self, directory: Directory, label: Label, fd: int, end: int, allocated: int) -> None:
+        self._files = directory.files
+        self.fd = fd
+        self.label = label
+        self.end = end
+        self.allocated = allocated
+        self.index = SegmentIndex()
+
+    @classmethod
+    def draft(cls, directory: Directory, label: Label, *, recycle: int | None, reserve: int) -> Writer:
+        """A new segment under a name that recovery throws away: a used file, or a new one with `reserve` bytes taken."""
+        files = directory.files
+        if recycle is not None:
+            fd = files.open(directory.file(recycle, FREE), write=True)
+            label = label._replace(flags=label.flags | RECYCLED)
+        else:
+            fd = files.open(cls._draft_path(directory, label.number), write=True, create=True)
+        try:
+            if recycle is None:
+                files.truncate(fd, 0)
+                files.allocate(fd, 0, START + reserve)
+            files.write(fd, encode_label(label), 0)
+            return cls(directory, label, fd, START, files.size(fd))
+        except BaseException:
+            files.close(fd)
+            raise
+
+    @staticmethod
+    def _draft_path(directory: Directory, number: int) -> Path:
+        path = directory.segment(number)
+        return path.with_name(path.name + TMP)
+
+    def publish(self, directory: Directory, *, recycle: int | None) -> None:
+        """Give a synced draft its name. From here on it is part of the journal."""
+        old = (
+            self._draft_path(directory, self.label.number)
+            if recycle is None
+            else directory.file(recycle, FREE)
+        )
+        self._files.rename(old, directory.segment(self.label.number))
+        self._files.sync_directory(directory.path)
+
+    def write(self, content: Body, *, sequence: int, time_us: int, epoch: int, flags: int = 0) -> Header:
+        """Write a frame behind the last one, and change nothing else: made again, it writes the same bytes to the same place."""
+        data = frames.encode(
+            content, generation=self.label.generation, sequence=sequence, position=self.end, time_us=time_us, epoch=epoch,
+            flags=flags,
+        )  # fmt: skip
+        self._files.write(self.fd, data, self.end)
+        return Header(
+            flags, len(content.spans), self.label.generation, sequence, self.end, time_us, epoch, len(content.data),
+            content.messages, 0,
+        )  # fmt: skip
+
+    def advance(self, head: Header, spans: list[Span]) -> None:
+        """Go behind a frame that was written."""
+        self.end = head.end
+        if not head.seal:
+            self.index.add(head, spans)
+
+    def append(self, content: Body, *, sequence: int, time_us: int, epoch: int, flags: int = 0) -> None:
+        """Write a frame and go behind it."""
+        head = self.write(content, sequence=sequence, time_us=time_us, epoch=epoch, flags=flags)
+        self.advance(head, content.spans)
+
+    def append_moved(self, frame: Frame) -> None:
+        """Write a frame of another segment behind the last one."""
+        data = frames.moved(frame, generation=self.label.generation, position=self.end)
+        self._files.write(self.fd, data, self.end)
+        self.index.add(frame.header._replace(position=self.end), frame.spans())
+        self.end += len(data)
+
+    def seal(self, *, sequence: int, time_us: int, epoch: int) -> None:
+        """Say that this is the end, and sync. `sequence` is the one the next segment begins with."""
+        self.append(EMPTY, sequence=sequence, time_us=time_us, epoch=epoch, flags=SEAL)
+        self.sync()
+
+    def sync(self) -> None:
+        self._files.sync(self.fd)
+
+    def room(self) -> int:
+        """Bytes that can be written without asking the disk for more."""
+        return self.allocated - self.end
+
+    def make_room(self, size: int) -> None:
+        """Take room for `size` more bytes than are written, in steps."""
+        step = limits.ALLOCATE_STEP_BYTES
+        wanted = -(-(self.end + size) // step) * step
+        if wanted > self.allocated:
+            self._files.allocate(self.fd, self.allocated, wanted - self.allocated)
+            self.allocated = wanted
+
+    def trim(self) -> None:
+        """Give back the room behind the last frame."""
+        if self.allocated > self.end:
+            self._files.truncate(self.fd, self.end)
+            self.allocated = self.end
+
+    def close(self) -> None:
+        self._files.close(self.fd)

@@ -1,0 +1,102 @@
+"""What the journal itself must remember when the segments that said it are gone.
+
+- the next offset of every log, because an offset is never used again;
+- the name that a log was declared under, so that Spark can read a directory without a broker;
+- what the cleaner dropped: offsets by log and outcome, and segments by number, so that "cleaned" is told from "lost";
+- which messages were lost to damage.
+
+It is rebuilt by replaying frames (`apply`), and travels in every snapshot beside the state of whoever uses the journal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+
+from penstock.journal.rows import CLEANED, MESSAGES, METADATA, Section, Span
+from penstock.ranges import RangeSet
+
+#: The outcome that marks offsets lost to damage among the cleaned ranges; callers' own outcomes are not negative.
+DAMAGED: Final = -1
+
+_TELLING: Final = frozenset({METADATA.number, CLEANED.number})
+
+
+class Stored(msgspec.Struct, frozen=True):
+    """The state as a snapshot holds it."""
+
+    next_offsets: dict[int, int]
+    names: dict[int, str]
+    cleaned: dict[int, dict[int, list[int]]]
+    dropped: list[int]
+
+
+class State:
+    """What the journal remembers of its logs."""
+
+    def __init__(self, stored: Stored | None = None) -> None:
+        self.next_offsets: dict[int, int] = dict(stored.next_offsets) if stored else {}
+        self.names: dict[int, str] = dict(stored.names) if stored else {}
+        self.dropped = RangeSet.decode(stored.dropped) if stored else RangeSet()
+        self.cleaned: dict[int, dict[int, RangeSet]] = {}
+        for log, outcomes in stored.cleaned.items() if stored else ():
+            self.cleaned[log] = {outcome: RangeSet.decode(ranges) for outcome, ranges in outcomes.items()}
+
+    def store(self) -> Stored:
+        cleaned = {
+            log: {outcome: ranges.encode() for outcome, ranges in outcomes.items()}
+            for log, outcomes in self.cleaned.items()
+        }
+        return Stored(dict(self.next_offsets), dict(self.names), cleaned, self.dropped.encode())
+
+    def apply(self, spans: Sequence[Span], sections: Callable[[], Sequence[Section]]) -> None:
+        """Take in a frame that is written or replayed; its sections are looked at only if they tell more than spans do."""
+        self.apply_spans(spans)
+        if any(span.kind in _TELLING for span in spans):
+            for section in sections():
+                if section.kind is METADATA:
+                    self._name(section.log, section.values("name"))
+                elif section.kind is CLEANED:
+                    self._clean(section)
+
+    def apply_spans(self, spans: Iterable[Span]) -> None:
+        """Move the next offsets past what the spans hold."""
+        for span in spans:
+            if span.kind == MESSAGES.number and span.last >= self.next_offsets.get(span.log, 0):
+                self.next_offsets[span.log] = span.last + 1
+
+    def _name(self, log: int, names: Iterable[str | None]) -> None:
+        for name in names:
+            if name is not None:
+                self.names[log] = name
+
+    def _clean(self, section: Section) -> None:
+        rows = zip(
+            section.values("segment"),
+            section.values("first"),
+            section.values("last"),
+            section.values("outcome"),
+            strict=True,
+        )
+        for segment, first, last, outcome in rows:
+            if segment is not None:
+                self.dropped.add(segment, segment + 1)
+            if first is not None:
+                self.record_cleaned(section.log, first, last, outcome)
+
+    def record_cleaned(self, log: int, first: int, last: int, outcome: int) -> None:
+        """Offsets `first` to `last` are gone on purpose, or, with the outcome `DAMAGED`, by damage."""
+        self.cleaned.setdefault(log, {}).setdefault(outcome, RangeSet()).add(first, last + 1)
+        if last >= self.next_offsets.get(log, 0):
+            self.next_offsets[log] = last + 1
+
+    def skip_unknown_rows(self, rows: int) -> None:
+        """A range was lost of which not even the logs are known: no log may use an offset that it could have held."""
+        for log in self.next_offsets:
+            self.next_offsets[log] += rows
+
+    def damaged(self) -> int:
+        """How many messages are known to be lost to damage."""
+        return sum(len(outcomes[DAMAGED]) for outcomes in self.cleaned.values() if DAMAGED in outcomes)

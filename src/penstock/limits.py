@@ -1,0 +1,118 @@
+"""Every bound, in one place, each with its reason.
+
+A queue without a limit on something has one anyway; it is found at night. So everything that a user or a peer can make
+large has a named constant here. Units come last in the name. A test of the module that enforces a bound goes one above
+it. Raising a bound is harmless; lowering one may make stored data unreadable, so treat a smaller number as a format
+change.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+# --- names ---
+
+# AMQP 0-9-1 carries names as short strings, whose length is one byte; a longer name could not be used over it.
+NAME_CHARS_MAX: Final = 255
+
+# --- headers, key, dedup_id ---
+
+# Headers are routing facts, not a second payload: above this, filters and tables become the bottleneck.
+HEADERS_COUNT_MAX: Final = 128
+
+# Names and values together, in UTF-8. As much as HTTP servers commonly take for all their headers.
+HEADERS_BYTES_MAX: Final = 64 * 1024
+
+# A key is held in memory while its message is in flight (ordering by key), so it must stay small.
+KEY_BYTES_MAX: Final = 512
+
+# Remembered for the whole window, on disk and (hashed) in memory; long enough for two UUIDs and a URL path.
+DEDUP_ID_BYTES_MAX: Final = 512
+
+# --- priority ---
+
+# One byte per message in the journal. Lower goes first.
+PRIORITY_MIN: Final = 0
+PRIORITY_MAX: Final = 255
+
+# In the middle of the useful part, so that both "sooner" and "later" are left; AMQP's 0 to 255 maps onto 100 - p.
+PRIORITY_DEFAULT: Final = 100
+
+# --- payload ---
+
+# A queue moves work, not files; one large message delays everybody behind it in the same commit.
+MESSAGE_BYTES_DEFAULT: Final = 1024 * 1024
+
+# What `max_message_bytes` may be raised to. A message lies within one frame (FRAME_BYTES_MAX), with room to spare.
+MESSAGE_BYTES_MAX: Final = 16 * 1024 * 1024
+
+# --- policies ---
+
+# A century: nobody means more, and as microseconds it is still exact in a float (below 2**53).
+DURATION_S_MAX: Final = 36_525 * 86_400
+
+# Attempts are a 32-bit column of the journal.
+ATTEMPTS_MAX: Final = 2**31 - 1
+
+# Depths and byte counts are signed 64-bit columns; the half leaves room for sums.
+COUNT_MAX: Final = 2**62
+
+# Growth per attempt above this reaches any maximum in two steps; it is a typing error.
+BACKOFF_FACTOR_MAX: Final = 1000.0
+
+# --- Snowflake ids ---
+
+# 41 + 10 + 12 = 63 bits: an id is a positive signed 64-bit integer everywhere.
+ID_TIME_BITS: Final = 41  # of milliseconds: 69 years from 2024
+ID_NODE_BITS: Final = 10  # 1024 nodes
+ID_SEQUENCE_BITS: Final = 12  # 4096 ids per node and millisecond, before running ahead of the clock
+
+# --- journal ---
+
+# Large enough that rotation is rare, small enough to drop, copy and scan in a fraction of a second.
+SEGMENT_BYTES: Final = 128 << 20
+
+# Below that a segment is mostly its own header and seal.
+SEGMENT_BYTES_MIN: Final = 4096
+
+# A commit is read into memory whole, and must fit beside others in two gigabytes.
+FRAME_BYTES_MAX: Final = 32 << 20
+
+# Bounds the memory that decoding one section can take.
+FRAME_ROWS_MAX: Final = 1 << 20
+
+# Stored in 64 bits, and read as Arrow's signed ones.
+LOG_NUMBER_MAX: Final = (1 << 63) - 1
+
+# A look-up reads at most about this much; an index costs 24 bytes for each.
+INDEX_STRIDE_BYTES: Final = 64 << 10
+
+# The first read of a scan: enough for one look-up.
+READ_CHUNK_BYTES: Final = 128 << 10
+
+# The largest read of a scan: beyond it nothing gets faster.
+SCAN_CHUNK_BYTES: Final = 4 << 20
+
+# Room is taken in such steps, so that a small journal stays small.
+ALLOCATE_STEP_BYTES: Final = 1 << 20
+
+# Room that new messages may not take: thousands of acknowledgements on a full disk.
+RESERVE_BYTES: Final = 1 << 20
+
+# Room that not even acknowledgements may take: a seal must always fit.
+RESERVE_LAST_BYTES: Final = 4096
+
+# One to rotate into, and one for the cleaner that is faster than that.
+RECYCLED_SEGMENTS_MAX: Final = 2
+
+# So that damage to one costs time and nothing else.
+SNAPSHOTS_KEPT: Final = 2
+
+# What `interval` durability may lose in a power cut.
+COMMIT_INTERVAL_MS: Final = 5.0
+
+# Longer than this is `os` by another name.
+COMMIT_INTERVAL_MS_MAX: Final = 60_000.0
+
+# Rewriting pays when at least half of the space comes back.
+REWRITE_LIVE_SHARE_MAX: Final = 0.5

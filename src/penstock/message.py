@@ -1,0 +1,170 @@
+"""What a message is.
+
+A `Message` is what goes in and what comes out. Its fields stand in three groups:
+
+- what the publisher says and the log keeps: payload, headers, key, priority, deliver_at, expires_at, dedup_id;
+- what only a publisher says: `delay` and `ttl`, lengths of time counted from the publish. The broker turns them into
+  `deliver_at` and `expires_at` with its own clock (the publisher's may be wrong), so they are None on a message that
+  was read;
+- what the broker gives: id, offset, timestamp. They are None on a message that was not published yet, and are ignored
+  when a message that was read is published again: it gets new ones.
+
+A message cannot be changed; `msgspec.structs.replace` makes another. Absolute times are aware datetimes here and
+microseconds everywhere below. `check` is called once, before anything is done with a message, so the layers below may
+rely on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import msgspec
+
+from penstock.clock import duration_us, to_us
+from penstock.errors import InvalidArgument, MessageTooLarge
+from penstock.limits import (
+    DEDUP_ID_BYTES_MAX,
+    HEADERS_BYTES_MAX,
+    HEADERS_COUNT_MAX,
+    KEY_BYTES_MAX,
+    MESSAGE_BYTES_DEFAULT,
+    PRIORITY_DEFAULT,
+    PRIORITY_MAX,
+    PRIORITY_MIN,
+)
+
+
+# The payload has a class of its own because msgspec makes all fields of a class keyword-only, or none.
+class _Payload(msgspec.Struct, frozen=True):
+    payload: bytes
+
+
+class Message(_Payload, frozen=True, kw_only=True, repr_omit_defaults=True):
+    """A payload and what is said about it.
+
+    >>> Message(b"hello", priority=0, delay=60, headers={"type": "greeting"})
+    Message(payload=b'hello', headers={'type': 'greeting'}, priority=0, delay=60)
+    """
+
+    headers: dict[str, str] = {}
+    key: str | None = None
+    priority: int = PRIORITY_DEFAULT
+    deliver_at: datetime | None = None
+    expires_at: datetime | None = None
+    dedup_id: str | None = None
+
+    delay: float | timedelta | None = None
+    ttl: float | timedelta | None = None
+
+    id: int | None = None
+    offset: int | None = None
+    timestamp: datetime | None = None
+
+
+def check(message: Message, max_bytes: int = MESSAGE_BYTES_DEFAULT) -> None:
+    """Raise what is wrong with a message that is about to be published; nothing was changed.
+
+    >>> check(Message("text"))
+    Traceback (most recent call last):
+    ...
+    penstock.errors.InvalidArgument: payload is a str; give bytes, such as payload.encode()
+    """
+    _check_payload(message.payload, max_bytes)
+    _check_headers(message.headers)
+    _check_text("key", message.key, KEY_BYTES_MAX)
+    _check_text("dedup_id", message.dedup_id, DEDUP_ID_BYTES_MAX)
+    _check_priority(message.priority)
+    _check_times(message)
+
+
+def _check_payload(payload: bytes, max_bytes: int) -> None:
+    if not isinstance(payload, bytes):
+        how = "payload.encode()" if isinstance(payload, str) else "bytes(payload)"
+        raise InvalidArgument(f"payload is a {type(payload).__name__}; give bytes, such as {how}")
+    if len(payload) > max_bytes:
+        raise MessageTooLarge(
+            f"the payload has {len(payload)} bytes and the limit is {max_bytes}; "
+            "publish a reference to it instead, or raise max_message_bytes"
+        )
+
+
+def _check_headers(headers: Mapping[str, str]) -> None:
+    if not isinstance(headers, Mapping):
+        raise InvalidArgument(f"headers is a {type(headers).__name__}; give a dict of str to str")
+    if len(headers) > HEADERS_COUNT_MAX:
+        raise InvalidArgument(f"there are {len(headers)} headers; give at most {HEADERS_COUNT_MAX}")
+    size_bytes = sum(_header_bytes(name, value) for name, value in headers.items())
+    if size_bytes > HEADERS_BYTES_MAX:
+        raise InvalidArgument(
+            f"the headers have {size_bytes} bytes; give at most {HEADERS_BYTES_MAX} and put the rest into the payload"
+        )
+
+
+def _header_bytes(name: str, value: str) -> int:
+    if not isinstance(name, str) or not isinstance(value, str):
+        raise InvalidArgument(f"the header {name!r} is {value!r}; names and values are str")
+    if not name:
+        raise InvalidArgument(f"the header with the value {value!r} has an empty name; give it one")
+    return _utf8_bytes("the header", name) + _utf8_bytes(f"the header {name!r}", value)
+
+
+def _check_text(field: str, value: str | None, bytes_max: int) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise InvalidArgument(f"{field} is {value!r}; give a str or None")
+    # An empty dedup_id would make every message without an id of its own a repetition of the first.
+    if not value:
+        raise InvalidArgument(f"{field} is empty; give None for no {field}")
+    size_bytes = _utf8_bytes(field, value)
+    if size_bytes > bytes_max:
+        raise InvalidArgument(f"{field} has {size_bytes} bytes; give at most {bytes_max}, or a hash of it")
+
+
+def _utf8_bytes(field: str, text: str) -> int:
+    # ASCII needs no encoding to be measured, and almost everything is ASCII.
+    if text.isascii():
+        return len(text)
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidArgument(
+            f"{field} {text!r} cannot be stored as UTF-8 ({error.reason}); remove it"
+        ) from None
+
+
+def _check_priority(priority: int) -> None:
+    whole = isinstance(priority, int) and not isinstance(priority, bool)
+    if not whole or not PRIORITY_MIN <= priority <= PRIORITY_MAX:
+        raise InvalidArgument(
+            f"priority is {priority!r}; give an int from {PRIORITY_MIN} (first) to {PRIORITY_MAX} (last)"
+        )
+
+
+def _check_times(message: Message) -> None:
+    if message.delay is not None and message.deliver_at is not None:
+        raise InvalidArgument("both delay and deliver_at are given; give one of them")
+    if message.ttl is not None and message.expires_at is not None:
+        raise InvalidArgument("both ttl and expires_at are given; give one of them")
+    if message.deliver_at is not None and message.expires_at is not None:
+        _check_order(
+            "deliver_at",
+            to_us(message.deliver_at, "deliver_at"),
+            "expires_at",
+            to_us(message.expires_at, "expires_at"),
+        )
+    elif message.deliver_at is not None:
+        to_us(message.deliver_at, "deliver_at")
+    elif message.expires_at is not None:
+        to_us(message.expires_at, "expires_at")
+    delay_us = 0 if message.delay is None else duration_us(message.delay, "delay")
+    if message.ttl is not None:
+        _check_order("delay", delay_us, "ttl", duration_us(message.ttl, "ttl"))
+
+
+def _check_order(due: str, due_us: int, end: str, end_us: int) -> None:
+    if end_us <= due_us:
+        raise InvalidArgument(
+            f"{end} is not after {due}: the message would expire before it is due; make {end} later"
+        )

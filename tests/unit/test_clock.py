@@ -1,0 +1,111 @@
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from penstock.clock import Clock, ManualClock, SystemClock, duration_us, to_datetime, to_us
+from penstock.errors import InvalidArgument
+from penstock.limits import DURATION_S_MAX
+
+
+def test_the_system_clock_counts_in_another_unit() -> None:
+    clock: Clock = SystemClock()
+    before = time.time_ns() // 1000
+    assert before <= clock.now_us() <= time.time_ns() // 1000
+    before = time.monotonic_ns() // 1000
+    assert before <= clock.monotonic_us() <= time.monotonic_ns() // 1000
+
+
+def test_a_manual_clock_moves_by_itself() -> None:
+    clock: Clock = ManualClock(start_us=5)
+    assert (clock.now_us(), clock.now_us(), clock.monotonic_us()) == (5, 5, 0)
+
+
+def test_a_manual_clock_starts_before_ids_exist() -> None:
+    assert to_datetime(ManualClock().now_us()) == datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_advancing_moves_only_one_of_the_clocks() -> None:
+    clock = ManualClock(start_us=100)
+    clock.advance(seconds=1.5, us=7)
+    assert (clock.now_us(), clock.monotonic_us()) == (1_500_107, 1_500_007)
+
+
+def test_setting_back_turns_the_monotonic_clock_too() -> None:
+    clock = ManualClock(start_us=10_000_000)
+    clock.advance(us=5)
+    clock.set_back(seconds=2, us=1)
+    assert (clock.now_us(), clock.monotonic_us()) == (8_000_004, 5)
+
+
+def test_the_monotonic_clock_can_be_made_to_go_back() -> None:
+    clock = ManualClock()
+    with pytest.raises(InvalidArgument, match="set_back"):
+        clock.advance(us=-1)
+    with pytest.raises(InvalidArgument):
+        clock.set_back(seconds=-1)
+    assert clock.monotonic_us() == 0
+
+
+def test_a_time_without_a_zone_is_taken_for_some_zone() -> None:
+    with pytest.raises(InvalidArgument, match="deliver_at.*no time zone"):
+        to_us(datetime(2026, 1, 1), "deliver_at")  # noqa: DTZ001
+
+
+def test_a_number_is_taken_for_an_absolute_time() -> None:
+    wrong: Any = 1767225600
+    with pytest.raises(InvalidArgument, match="expires_at is 1767225600; give an aware datetime"):
+        to_us(wrong, "expires_at")
+
+
+def test_the_zone_of_a_time_is_ignored() -> None:
+    tokyo = timezone(timedelta(hours=9))
+    assert to_us(datetime(2026, 1, 1, 9, tzinfo=tokyo)) == to_us(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@given(st.datetimes(timezones=st.just(UTC)))
+def test_a_microsecond_is_lost_between_datetime_and_integer(moment: datetime) -> None:
+    assert to_datetime(to_us(moment)) == moment
+
+
+@pytest.mark.parametrize(
+    ("value", "us"),
+    [
+        (0, 0),
+        (1, 1_000_000),
+        (0.1, 100_000),
+        (1.0000004, 1_000_000),
+        (timedelta(days=1, microseconds=1), 86_400_000_001),
+    ],
+)
+def test_a_duration_is_read_in_another_unit(value: float | timedelta, us: int) -> None:
+    assert duration_us(value) == us
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        -1,
+        -0.001,
+        timedelta(seconds=-1),
+        float("nan"),
+        float("inf"),
+        True,
+        "5",
+        None,
+        b"5",
+        DURATION_S_MAX + 1,
+    ],
+)
+def test_a_senseless_duration_is_taken(wrong: Any) -> None:
+    with pytest.raises(InvalidArgument, match="^delay is "):
+        duration_us(wrong, "delay")
+
+
+def test_the_longest_duration_is_refused() -> None:
+    assert duration_us(DURATION_S_MAX) == DURATION_S_MAX * 1_000_000

@@ -1,0 +1,46 @@
+"""The public API is what it was: a change here is a change for every user."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+
+import penstock
+from penstock import errors
+
+PUBLIC = """
+Backoff BatchTooLarge BrokerClosed CorruptJournal DirectoryLocked DiskFull Forbidden ForkedProcess InvalidArgument
+InvalidName JournalFailed LeaseLost MaintenanceFailed Message MessageExpired MessageTooLarge MissingExtra PenstockError
+Policy PolicyConflict QueueFull QueueNotFound QuotaExceeded ShardUnavailable TopicNotFound Unauthorized WrongKind
+__version__
+""".split()
+
+
+def test_a_public_name_appeared_or_vanished() -> None:
+    assert penstock.__all__ == PUBLIC
+
+
+def test_all_is_not_sorted_or_names_what_is_not_there() -> None:
+    assert penstock.__all__ == sorted(penstock.__all__)
+    assert [name for name in penstock.__all__ if not hasattr(penstock, name)] == []
+
+
+def test_an_error_is_not_exported() -> None:
+    defined = {
+        name
+        for name, found in vars(errors).items()
+        if isinstance(found, type) and issubclass(found, Exception)
+    }
+    assert defined - set(penstock.__all__) == set()
+
+
+def test_the_version_is_not_a_version() -> None:
+    assert re.fullmatch(r"\d+\.\d+\.\d+(\.dev\d+|(a|b|rc)\d+)?", penstock.__version__)
+
+
+def test_importing_penstock_drags_in_an_optional_package() -> None:
+    heavy = "numpy pyarrow typer rich asyncio"
+    script = f"import sys, penstock; print(*(set('{heavy}'.split()) & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "\n"
