@@ -91,10 +91,7 @@ def _clean_segment(journal: Journal, info: SegmentInfo, dead: Dead, done: Cleane
 def _newly_dead(journal: Journal, info: SegmentInfo, log: int, dead: Dead) -> list[DeadRange]:
     """What is dead of a log in a segment and has not been cleaned from it before."""
     entry = info.index.logs[log]
-    already = RangeSet()
-    for ranges in journal.state.cleaned.get(log, {}).values():
-        for part in ranges.overlap(entry.first, entry.last + 1):
-            already.add(part.start, part.stop)
+    already = journal.state.explained(log, entry.first, entry.last + 1)
     if entry.rows == entry.last - entry.first + 1:
         already = RangeSet()  # the segment is whole: a crash came between recording and dropping
     found: list[DeadRange] = []

@@ -37,6 +37,11 @@ class Damage(msgspec.Struct, frozen=True):
     copy: str | None = None
 
     @property
+    def complete(self) -> bool:
+        """Whether it is known which messages it cost."""
+        return bool(self.frames) and known_messages(self.spans) >= self.messages
+
+    @property
     def bytes(self) -> int:
         return self.end - self.position
 
@@ -59,3 +64,8 @@ def of_bad(bad: Bad, what: str, copy: str | None = None) -> Damage:
 def offsets(spans: list[Span]) -> list[tuple[int, int, int]]:
     """The messages among spans, as (log, first, last)."""
     return [(span.log, span.first, span.last) for span in spans if span.kind == MESSAGES.number]
+
+
+def known_messages(spans: list[tuple[int, int, int]]) -> int:
+    """How many messages (log, first, last) tell of."""
+    return sum(last - first + 1 for _, first, last in spans)

@@ -70,19 +70,27 @@ class Directory:
 
     def contents(self) -> Contents:
         """What is there; a file that only looks like one of ours is `CorruptJournal`."""
+        contents, foreign = self.survey()
+        if foreign:
+            raise CorruptJournal(
+                f"{self.path / foreign[0]} looks like a file of a journal and is not one that this version of Penstock "
+                "knows: move it away if it does not belong there, or use the version that wrote it"
+            )
+        return contents
+
+    def survey(self) -> tuple[Contents, list[str]]:
+        """What is there, and the names that only look like ours."""
         found: dict[str, list[int]] = {SEGMENT: [], SUMMARY: [], SNAPSHOT: [], FREE: []}
         drafts: list[str] = []
+        foreign: list[str] = []
         for name in self.files.names(self.path):
             if match := _OURS.fullmatch(name):
                 found[match[2]].append(int(match[1]))
             elif name.endswith(TMP) and (name == "mark.tmp" or _OURS.fullmatch(name.removesuffix(TMP))):
                 drafts.append(name)
             elif _LOOKS_LIKE_OURS.fullmatch(name):
-                raise CorruptJournal(
-                    f"{self.path / name} looks like a file of a journal and is not one that this version of Penstock "
-                    "knows: move it away if it does not belong there, or use the version that wrote it"
-                )
-        return Contents(found[SEGMENT], found[SUMMARY], found[SNAPSHOT], found[FREE], drafts)
+                foreign.append(name)
+        return Contents(found[SEGMENT], found[SUMMARY], found[SNAPSHOT], found[FREE], drafts), foreign
 
     def set_aside(self, name: str, data: bytes) -> Path:
         """Keep a copy of damaged bytes, once: the same damage found again makes no second file."""
@@ -91,6 +99,15 @@ class Directory:
             self.files.make_directory(self.quarantine)
             write_whole(self.files, path, data)
         return path
+
+    def set_range_aside(self, segment: int, position: int, end: int) -> str:
+        """Keep a copy of a range of a segment; its name in the quarantine."""
+        fd = self.files.open(self.segment(segment))
+        try:
+            data = self.files.read(fd, end - position, position)
+        finally:
+            self.files.close(fd)
+        return self.set_aside(f"segment-{segment:020d}-{position}-{end}.bytes", data).name
 
 
 class Ownership:

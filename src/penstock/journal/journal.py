@@ -30,11 +30,12 @@ import asyncio
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import Final, Literal, Self
 
 import msgspec
+from msgspec import structs
 
 from penstock import limits
 from penstock.clock import Clock, SystemClock
@@ -53,10 +54,10 @@ from penstock.journal import reading
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
 from penstock.journal.commit import GroupCommit, Ticket
-from penstock.journal.damage import Damage
+from penstock.journal.damage import Damage, known_messages
 from penstock.journal.directory import FREE, SUMMARY, Directory, Ownership
 from penstock.journal.files import NO_ROOM, Files, at_fork, require_little_endian
-from penstock.journal.frame import Frame, Header
+from penstock.journal.frame import Body, Frame, Header
 from penstock.journal.mark import Mark, MarkFile
 from penstock.journal.reading import Batch
 from penstock.journal.recovery import Recovery, Replay, Report, Restore
@@ -74,7 +75,7 @@ from penstock.journal.rows import (
 from penstock.journal.segment import Label, Writer
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, State
-from penstock.journal.view import SegmentInfo
+from penstock.journal.view import Moved, SegmentInfo
 
 Durability = Literal["commit", "interval", "os"]
 DURABILITIES: Final = ("commit", "interval", "os")
@@ -160,8 +161,11 @@ class Journal:
             recovery = Recovery(self.directory, self._clock, restore, replay, progress)
             recovery.run()
             self._adopt(recovery)
-            self._begin_epoch()
+            self._begin_epoch(recovery.losses())
         except BaseException:
+            for held in (getattr(self, "_active", None), getattr(self, "_mark_file", None)):
+                if held is not None:
+                    held.close()
             self._owner.release()
             raise
 
@@ -175,31 +179,34 @@ class Journal:
         self._snapshots = recovery.snapshots
         self._free = recovery.free
         self._sequence = recovery.sequence
+        self._time_us = max((info.index.newest for info in recovery.infos), default=0)
         self._epoch = recovery.epoch + 1
         self._number = recovery.next_number
         self._infos = {info.number: info for info in recovery.infos}
         last = recovery.infos[-1] if recovery.infos else None
         if last is None or last.sealed:
             self._active, recycle = self._draft_next(self._sequence + 1)
-            self._active.sync()
             self._active.publish(self.directory, recycle=recycle)
             self._adopt_active()
         else:
-            fd = self._files.open(self.directory.segment(last.number), write=True)
-            self._active = Writer(self.directory, last.label, fd, last.end, self._files.size(fd))
+            self._active = Writer.reopened(self.directory, last.label, last.end)
             self._active.index = last.index
             self._active_info = last
 
-    def _begin_epoch(self) -> None:
-        """An empty, synced frame: from here on, nothing that an earlier owner handed out is valid."""
+    def _begin_epoch(self, losses: Sequence[Rows]) -> None:
+        """A synced frame that begins an epoch: from here on, nothing that an earlier owner handed out is valid.
+
+        It accounts for damage that was just found, so that later owners tell old damage from new.
+        """
         self._mark_file = MarkFile(self._files, self.directory.mark)
-        self._time_us = max(self._clock.now_us(), self._active.index.newest)
         self._durable = Mark(0, 0, 0, 0, 0)
-        self._sequence += 1
-        self._active.append(frames.EMPTY, sequence=self._sequence, time_us=self._time_us, epoch=self._epoch)
-        self._active_info.end = self._active.end
-        self._active.sync()
-        self._advance_mark(self._position())
+        for rows in losses:
+            rows.prepare(alone=True)
+        self._commit_frame(frames.body(merge(losses)))
+        self._next_offsets = dict(
+            self.state.next_offsets
+        )  # of what is queued; the state's are of what is written
+        self._sync()
         self._mark_file.sync()
         self._files.sync_directory(self.directory.path)
 
@@ -313,25 +320,9 @@ class Journal:
         rows = [r for ticket in batch for r in ticket.rows]
         interrupted: BaseException | None = None
         if rows:
-            merged = merge(rows) if len(rows) > 1 else rows
-            content = frames.body(merged)
-            sequence = self._sequence + 1
-            self._time_us = time_us = max(self._clock.now_us(), self._time_us)
-            heads: list[Header] = []
-            interrupted = _finishing(
-                lambda: heads.append(
-                    self._active.write(content, sequence=sequence, time_us=time_us, epoch=self._epoch)
-                )
-            )
-            with self._lock:
-                self._active.advance(heads[-1], content.spans)
-                self._active_info.end = self._active.end
-                self._sequence = sequence
-                self.state.apply(
-                    content.spans, lambda: sections(memoryview(content.data), len(content.spans))
-                )
+            interrupted = self._commit_frame(frames.body(merge(rows) if len(rows) > 1 else rows))
             for ticket in batch:
-                ticket.sequence = sequence
+                ticket.sequence = self._sequence
         if any(ticket.sync for ticket in batch):
             interrupted = _finishing(self._sync) or interrupted
         elif self.durability == "interval":
@@ -339,6 +330,23 @@ class Journal:
         for ticket in batch:
             if ticket.at_rest is not None:
                 ticket.at_rest()
+        return interrupted
+
+    def _commit_frame(self, content: Body) -> BaseException | None:
+        """Write a frame, then take in what it says. The only place where a sequence number is given."""
+        sequence = self._sequence + 1
+        self._time_us = time_us = max(self._clock.now_us(), self._time_us)
+        heads: list[Header] = []
+        interrupted = _finishing(
+            lambda: heads.append(
+                self._active.write(content, sequence=sequence, time_us=time_us, epoch=self._epoch)
+            )
+        )
+        with self._lock:
+            self._active.advance(heads[-1], content.spans)
+            self._active_info.end = self._active.end
+            self._sequence = sequence
+            self.state.apply(content.spans, lambda: sections(memoryview(content.data), len(content.spans)))
         return interrupted
 
     # --- syncing ---
@@ -378,11 +386,24 @@ class Journal:
         if self._active.end >= self.segment_bytes:
             self._rotate()
 
+    def rotate(self) -> None:
+        """Seal the segment that is being written and go on in the next one now, whatever its length."""
+        with self._lock:
+            ticket = self._group.queue([], sync=True, at_rest=self._rotate)
+        ticket.wait()
+
     def _draft_next(self, first_sequence: int) -> tuple[Writer, int | None]:
         label = Label(self._number, self._files.random(), first_sequence, self._clock.now_us(), self._epoch)
         recycle = self._free[0] if self._free else None
-        reserve = limits.RESERVE_BYTES + self._group.pending_bytes
-        return Writer.draft(self.directory, label, recycle=recycle, reserve=reserve), recycle
+        writer = Writer.draft(self.directory, label, recycle=recycle, reserve=limits.RESERVE_BYTES)
+        try:
+            # Here, while the old segment is still whole: on a full disk there is then no next one, and nothing has happened.
+            writer.make_room(self._group.pending_bytes + limits.RESERVE_BYTES)
+            writer.sync()
+        except BaseException:
+            writer.close()
+            raise
+        return writer, recycle
 
     def _adopt_active(self) -> None:
         """Go on in the draft that was just given its name."""
@@ -396,22 +417,33 @@ class Journal:
         """Seal the active segment and go on in the next one. On a full disk there is no next one: then go on in this one."""
         try:
             following, recycle = self._draft_next(self._sequence + 1)
-            following.sync()
         except OSError as error:
             if error.errno in NO_ROOM:
                 return
             raise
-        with self._sync_lock:
-            old, info = self._active, self._active_info
-            old.seal(sequence=self._sequence + 1, time_us=self._time_us, epoch=self._epoch)
-            following.publish(self.directory, recycle=recycle)
-            with self._lock:
-                following.make_room(self._group.pending_bytes + limits.RESERVE_BYTES)
-                self._active = following
-                info.end, info.next_sequence = old.end, self._sequence + 1
-                self._adopt_active()
-            self._advance_mark(self._position())
+        old, info = self._active, self._active_info
+        try:
+            with self._sync_lock:
+                old.seal(sequence=self._sequence + 1, time_us=self._time_us, epoch=self._epoch)
+                following.publish(self.directory, recycle=recycle)
+                with self._lock:
+                    self._active = following
+                    info.end, info.next_sequence = old.end, self._sequence + 1
+                    self._adopt_active()
+                    self._top_up()
+                self._advance_mark(self._position())
+        except BaseException:
+            (following if self._active is old else old).close()
+            raise
         self._finish(old, info)
+
+    def _top_up(self) -> None:
+        """Take room for what was queued while rotating. On a full disk, what was taken with the draft must do."""
+        try:
+            self._active.make_room(self._group.pending_bytes + limits.RESERVE_BYTES)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
 
     def _finish(self, old: Writer, info: SegmentInfo) -> None:
         """Cut off the room that was not used, and say what the segment holds. Either can be done again by recovery."""
@@ -450,9 +482,10 @@ class Journal:
         taken: list[Snapshot] = []
         with self._tidy, _telling_what_failed("writing a snapshot", MaintenanceFailed):
             with self._lock:
-                self._group.queue(
+                ticket = self._group.queue(
                     [], sync=True, at_rest=lambda: taken.append(self._snapshot_now(state, sequence))
-                ).wait()
+                )
+            ticket.wait()  # without the lock: another thread may lead, and needs it
             snapshot = taken[0]
             snapshots.write(self.directory, snapshot)
             with self._lock:
@@ -507,9 +540,10 @@ class Journal:
     def replace(self, info: SegmentInfo, rewritten: Writer) -> None:
         """Put a sealed, synced draft in a segment's place."""
         new = SegmentInfo(rewritten.label, rewritten.end, rewritten.index, info.next_sequence, [])
-        rewritten.publish(self.directory, recycle=None)
+        rewritten.rename(self.directory, recycle=None)
         with self._lock:
-            self._infos[info.number] = new
+            self._infos[info.number] = new  # before anything else can fail: the old file is gone
+        self._files.sync_directory(self.directory.path)
         summaries.write(
             self.directory, summaries.of(new.label, new.end, new.next_sequence or 0, new.index, [])
         )
@@ -521,13 +555,42 @@ class Journal:
         return self._clock.now_us()
 
     def note_damage(self, damage: Damage) -> None:
-        """Reading came across damage: say so, once, and keep a copy."""
+        """Reading came across damage: say so once, keep a copy, and find out which messages it cost."""
         with self._lock:
             if any(d.segment == damage.segment and d.position == damage.position for d in self.damage):
                 return
             self.damage.append(damage)
-            for log, first, last in damage.spans:
+            info = self._infos.get(damage.segment)
+        known = self._examined(info, damage) if info is not None else damage
+        with self._lock:
+            self.damage[self.damage.index(damage)] = known
+            for log, first, last in known.spans:
                 self.state.record_cleaned(log, first, last, DAMAGED)
+
+    def _examined(self, info: SegmentInfo, damage: Damage) -> Damage:
+        """Damage with the messages it cost and a copy of its bytes; the segment's summary will say it to later owners."""
+        spans = damage.spans
+        with suppress(Moved, OSError):
+            if not damage.complete:
+                with self._lock:
+                    lost = reading.missing_offsets(OwnerView(self), info)
+                    spans = [
+                        (log, gap.start, gap.stop - 1)
+                        for log, first, last in lost
+                        for gap in self.state.explained(log, first, last + 1).gaps(first, last + 1)
+                    ]
+            copy = self.directory.set_range_aside(damage.segment, damage.position, damage.end)
+            known = structs.replace(
+                damage, spans=spans, messages=max(damage.messages, known_messages(spans)), copy=copy
+            )
+            info.damage.append(known)
+            if info.next_sequence is not None:
+                summaries.write(
+                    self.directory,
+                    summaries.of(info.label, info.end, info.next_sequence, info.index, info.damage),
+                )
+            return known
+        return damage
 
     def stats(self) -> Stats:
         """What the journal knows of itself, damage included."""

@@ -18,6 +18,7 @@ from penstock.journal.mark import Mark
 from penstock.journal.rows import MESSAGES, Section
 from penstock.journal.segment import START, Bad, Scan
 from penstock.journal.view import Moved, SegmentInfo, View, current_generation
+from penstock.ranges import RangeSet
 
 
 class Batch:
@@ -208,3 +209,24 @@ def _report(view: View, fd: int, info: SegmentInfo, bad: Bad) -> None:
     if current_generation(view.directory.files, fd) not in (info.label.generation, None):
         raise Moved
     view.found(of_bad(bad, ROT))
+
+
+def missing_offsets(view: View, info: SegmentInfo) -> list[tuple[int, int, int]]:
+    """What a segment's index promises and its good frames do not hold: (log, first, last)."""
+    there: dict[int, RangeSet] = {log: RangeSet() for log in info.index.logs}
+    for frame in _scan(view, info, view.refresh(), START):
+        for section in frame.sections:
+            if section.kind is MESSAGES and section.log in there:
+                _add_offsets(there[section.log], section)
+    found = []
+    for log, entry in info.index.logs.items():
+        found += [(log, gap.start, gap.stop - 1) for gap in there[log].gaps(entry.first, entry.last + 1)]
+    return found
+
+
+def _add_offsets(found: RangeSet, section: Section) -> None:
+    if section.span.last - section.span.first + 1 == section.rows:
+        found.add(section.span.first, section.span.last + 1)
+        return
+    for offset in section.values("offset"):  # a rewritten segment's
+        found.add(offset, offset + 1)

@@ -38,17 +38,16 @@ from penstock.errors import CorruptJournal
 from penstock.journal import mark as marks
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.damage import HEADER, MISSING, ROT, TORN, Damage, of_bad
+from penstock.journal.damage import HEADER, MISSING, ROT, TORN, Damage, known_messages, of_bad
 from penstock.journal.directory import SNAPSHOT, SUMMARY, Directory
 from penstock.journal.frame import Frame
 from penstock.journal.index import SegmentIndex
-from penstock.journal.mark import Mark
-from penstock.journal.rows import MESSAGES
+from penstock.journal.mark import Mark, MarkFile
+from penstock.journal.rows import CLEANED, MESSAGES, Rows
 from penstock.journal.segment import GAPS, START, Bad, Label, Scan, Writer, read_label
 from penstock.journal.snapshot import Snapshot
-from penstock.journal.state import DAMAGED, State
+from penstock.journal.state import DAMAGED, GIVEN_UP, State
 from penstock.journal.view import SegmentInfo
-from penstock.ranges import RangeSet
 
 NEW: Final = "new"
 CLEAN: Final = "clean"
@@ -62,7 +61,10 @@ Progress = Callable[[int], None]
 
 
 class Report(msgspec.Struct):
-    """What opening found and did. `end` is how the journal was left: new, clean, torn or rot."""
+    """What opening found and did. `end` is how the journal was left: new, clean, torn, or rot that nobody had found before.
+
+    `damage` lists all that is known, `cut` the torn ends that were cut off.
+    """
 
     end: str = NEW
     frames: int = 0
@@ -152,7 +154,7 @@ class Recovery:
         self._account_for_gaps()
         self.report.segments = len(contents.segments)
         if contents.segments:
-            self.report.end = ROT if self.report.damage else TORN if self.report.cut else CLEAN
+            self.report.end = ROT if self.new_damage() else TORN if self.report.cut else CLEAN
         self.report.seconds = (self._clock.monotonic_us() - started) / 1e6
 
     # --- what is there ---
@@ -203,10 +205,10 @@ class Recovery:
                     f"{path} holds another segment than its name says: give it its own name back"
                 )
             if label is None:
-                self._damaged(Damage(number, 0, size, ROT))
+                self.report.damage.append(Damage(number, 0, size, ROT))
                 continue
             if not intact:
-                self._damaged(Damage(number, 0, START, HEADER))
+                self.report.damage.append(Damage(number, 0, START, HEADER))
             labels.append(label)
         return labels
 
@@ -346,8 +348,8 @@ class Recovery:
             tail = [Bad(info.number, info.end, left, None, [])]
         rot = [bad for bad in tail if bad.position < synced or self._mark is None]
         torn = tail[len(rot) :]
-        self._rotten(info, walk.bad[: len(walk.bad) - walk.trailing] + rot, at_the_end=bool(rot))
-        self.report.cut += [of_bad(bad, TORN, self._set_aside(bad)) for bad in torn]
+        self._rotten(info, walk.bad[: len(walk.bad) - walk.trailing] + rot)
+        self.report.cut += [of_bad(bad, TORN, self._directory.set_range_aside(*bad[:3])) for bad in torn]
         if tail or walk.above is not None:
             cut = min(walk.above or sys.maxsize, torn[0].position if torn else info.end)
             self._rescue(info, cut)
@@ -393,6 +395,17 @@ class Recovery:
         self._rewind(info, cut)
         self._finish(info, first, sealed=False)
         self.infos.append(SegmentInfo(label, writer.end, writer.index, None, []))
+        self._mark = Mark(self.sequence, label.number, writer.end, info.index.newest, self.epoch)
+        self._write_mark(self._mark)
+
+    def _write_mark(self, mark: Mark) -> None:
+        """What was rescued is synced: recovering again finds nothing to do."""
+        file = MarkFile(self._files, self._directory.mark)
+        try:
+            file.write(mark)
+            file.sync()
+        finally:
+            file.close()
 
     def _rewind(self, info: SegmentInfo, cut: int) -> None:
         """Forget what a segment holds behind `cut`."""
@@ -407,10 +420,11 @@ class Recovery:
 
     def _finish(self, info: SegmentInfo, next_sequence: int, *, sealed: bool) -> None:
         """End a segment: seal it where it ends, unless it is, and write its summary."""
-        fd = self._files.open(self._directory.segment(info.number), write=True)
-        writer = Writer(self._directory, info.label, fd, -(-info.end // 8) * 8, self._files.size(fd))
+        writer = Writer.reopened(self._directory, info.label, -(-info.end // 8) * 8)
         try:
             if not sealed:
+                # Zeros could complete a frame that was cut within its last bytes and has been given up as lost.
+                self._files.write(writer.fd, b"\xff" * (writer.end - info.end), info.end)
                 writer.seal(sequence=next_sequence, time_us=info.index.newest, epoch=info.index.epoch)
             writer.trim()
             info.end = writer.end
@@ -428,59 +442,65 @@ class Recovery:
 
     # --- what was lost ---
 
-    def _rotten(self, info: SegmentInfo, bad: list[Bad], *, at_the_end: bool = False) -> None:
+    def _rotten(self, info: SegmentInfo, bad: list[Bad]) -> None:
         for item in bad:
-            damage = of_bad(item, ROT, self._set_aside(item))
+            damage = of_bad(item, ROT, self._directory.set_range_aside(*item[:3]))
             info.damage.append(damage)
-            self._damaged(damage)
-        last = info.damage[-1] if bad and at_the_end else None
-        if last is not None and (not last.frames or sum(b - a + 1 for _, a, b in last.spans) < last.messages):
-            self.state.skip_unknown_rows(last.bytes // ROW_BYTES_MIN)
-
-    def _damaged(self, damage: Damage) -> None:
-        self.report.damage.append(damage)
-        for log, first, last in damage.spans:
-            self.state.record_cleaned(log, first, last, DAMAGED)
-
-    def _set_aside(self, bad: Bad) -> str:
-        fd = self._files.open(self._directory.segment(bad.segment))
-        try:
-            data = self._files.read(fd, bad.end - bad.position, bad.position)
-        finally:
-            self._files.close(fd)
-        return self._directory.set_aside(
-            f"segment-{bad.segment:020d}-{bad.position}-{bad.end}.bytes", data
-        ).name
+            self.report.damage.append(damage)
 
     def _account_for_missing(self, numbers: list[int]) -> None:
         """A segment that is neither there nor recorded as dropped was lost as a whole."""
         there = self.state.dropped.copy()
-        for number in numbers:
+        for number in [*numbers, *(info.number for info in self.infos)]:
             there.add(number, number + 1)
         top = max([*numbers, self._mark.segment if self._mark else 0], default=0)
         for gap in there.gaps(1, top + 1):
             for number in gap:
-                self._damaged(Damage(number, 0, 0, MISSING))
+                self.report.damage.append(Damage(number, 0, 0, MISSING))
 
     def _account_for_gaps(self) -> None:
         """Offsets that are missing behind damage, and that nobody cleaned, were in it."""
+        changed = False
         for place, log, first, stop in self._gaps:
-            explained = RangeSet()
-            for ranges in self.state.cleaned.get(log, {}).values():
-                for part in ranges.overlap(first, stop):
-                    explained.add(part.start, part.stop)
-            for gap in explained.gaps(first, stop):
+            for gap in self.state.explained(log, first, stop).gaps(first, stop):
                 self._blame(min(place, len(self.report.damage) - 1), log, gap.start, gap.stop - 1)
+                changed = True
         for info in self.infos:
-            if info.sealed and self._gaps and info.damage:
+            if changed and info.sealed and info.damage:
                 self._write_summary(info)
 
     def _blame(self, place: int, log: int, first: int, last: int) -> None:
         old = self.report.damage[place]
-        new = msgspec.structs.replace(
-            old, spans=[*old.spans, (log, first, last)], messages=old.messages + last - first + 1
-        )
+        if (log, first, last) in old.spans:
+            return
+        spans = [*old.spans, (log, first, last)]
+        new = msgspec.structs.replace(old, spans=spans, messages=max(old.messages, known_messages(spans)))
         self.report.damage[place] = new
         for info in self.infos:
             info.damage = [new if damage is old else damage for damage in info.damage]
-        self.state.record_cleaned(log, first, last, DAMAGED)
+
+    def new_damage(self) -> list[Damage]:
+        """The damage that no earlier owner has accounted for."""
+        return [d for d in self.report.damage if (d.segment, d.position) not in self.state.accounted]
+
+    def losses(self) -> list[Rows]:
+        """Rows that account for new damage: what was lost, and which offsets no log may use because they may have been."""
+        now = self._clock.now_us()
+        found: list[Rows] = []
+        ahead = dict(self.state.next_offsets)
+        for damage in self.new_damage():
+            where = {"segment": damage.segment, "position": damage.position, "time": now}
+            lost = [(log, first, last, DAMAGED) for log, first, last in damage.spans]
+            for log, _, last in damage.spans:
+                ahead[log] = max(ahead.get(log, 0), last + 1)
+            if not damage.complete:
+                rows = damage.bytes // ROW_BYTES_MIN
+                lost += [(log, start, start + rows - 1, GIVEN_UP) for log, start in ahead.items() if rows]
+                ahead = {log: start + rows for log, start in ahead.items()}
+            found += [
+                Rows(CLEANED, log, 1, {**where, "first": first, "last": last, "outcome": outcome})
+                for log, first, last, outcome in lost
+            ]
+            if not lost:
+                found.append(Rows(CLEANED, 0, 1, where))
+        return found

@@ -256,15 +256,30 @@ class Writer:
         path = directory.segment(number)
         return path.with_name(path.name + TMP)
 
+    @classmethod
+    def reopened(cls, directory: Directory, label: Label, end: int) -> Writer:
+        """A segment that exists, to be written on from `end`."""
+        files = directory.files
+        fd = files.open(directory.segment(label.number), write=True)
+        try:
+            return cls(directory, label, fd, end, files.size(fd))
+        except BaseException:
+            files.close(fd)
+            raise
+
     def publish(self, directory: Directory, *, recycle: int | None) -> None:
         """Give a synced draft its name. From here on it is part of the journal."""
+        self.rename(directory, recycle=recycle)
+        self._files.sync_directory(directory.path)
+
+    def rename(self, directory: Directory, *, recycle: int | None) -> None:
+        """Give a synced draft its name, not yet for good."""
         old = (
             self._draft_path(directory, self.label.number)
             if recycle is None
             else directory.file(recycle, FREE)
         )
         self._files.rename(old, directory.segment(self.label.number))
-        self._files.sync_directory(directory.path)
 
     def write(self, content: Body, *, sequence: int, time_us: int, epoch: int, flags: int = 0) -> Header:
         """Write a frame behind the last one, and change nothing else: made again, it writes the same bytes to the same place."""

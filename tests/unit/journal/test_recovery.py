@@ -1,0 +1,373 @@
+"""Cut, flipped, torn, rotten, missing: what recovery must tell apart, and what it may never lose."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.clock import ManualClock
+from penstock.errors import CorruptJournal
+from penstock.journal.cleaner import DeadRange, clean
+from penstock.journal.damage import MISSING, ROT, TORN
+from penstock.journal.directory import Directory
+from penstock.journal.files import Files
+from penstock.journal.frame import Frame
+from penstock.journal.journal import Journal
+from penstock.journal.recovery import CLEAN, Recovery
+from penstock.journal.rows import messages
+from penstock.journal.segment import Scan, decode_label
+from tests.unit.journal.specimen import Specimen, batch, content, flip, make, offsets_of, reopened, set_mark
+
+
+@pytest.fixture(scope="module")
+def one(tmp_path_factory: pytest.TempPathFactory) -> Specimen:
+    """A journal of one segment."""
+    return make(tmp_path_factory.mktemp("one") / "journal")
+
+
+@pytest.fixture(scope="module")
+def many(tmp_path_factory: pytest.TempPathFactory) -> Specimen:
+    """A journal of several small segments."""
+    return make(tmp_path_factory.mktemp("many") / "journal", 40, segment_bytes=4096)
+
+
+def frames_in(path: Path) -> list[Frame]:
+    """The frames of a segment file, whatever the mark says."""
+    files = Files()
+    fd = files.open(path)
+    try:
+        label = decode_label(path.read_bytes())
+        assert label is not None
+        return [item for item in Scan(files, fd, label, limit=path.stat().st_size) if isinstance(item, Frame)]
+    finally:
+        files.close(fd)
+
+
+def contents_of(path: Path) -> dict[str, bytes]:
+    return {
+        file.name: file.read_bytes() for file in path.rglob("*") if file.is_file() and file.name != "lock"
+    }
+
+
+# --- flipped bits ---
+
+
+def check_flip(specimen: Specimen, path: Path, segment: str, bit: int) -> None:
+    """One flipped bit of a segment: found, never served, costs at most its frame, and no offset is used again."""
+    flip(specimen.copy(path) / segment, bit)
+    served, journal = reopened(path)
+    lost = [commit for commit in specimen.commits if commit not in served]
+    assert [commit for commit in served if commit not in specimen.commits] == []
+    assert len(lost) <= 1
+    assert journal.damage, "the damage was not noticed"
+    reported = {(log, n) for damage in journal.damage for log, a, b in damage.spans for n in range(a, b + 1)}
+    for log, offset in offsets_of(lost[0]) if lost else ():
+        assert (log, offset) in reported or offset < journal.next_offset(log)
+    assert reopened(path)[0] == served
+
+
+def sampled(specimen: Specimen, step: int) -> Iterator[tuple[str, int]]:
+    for segment in specimen.segments:
+        for bit in range(segment.stat().st_size % step, segment.stat().st_size * 8, step):
+            yield segment.name, bit
+
+
+def test_a_flipped_bit_in_a_segment_costs_at_most_its_frame(one: Specimen, tmp_path: Path) -> None:
+    for segment, bit in sampled(one, 97):
+        check_flip(one, tmp_path / "copy", segment, bit)
+
+
+def test_a_flipped_bit_among_several_segments_costs_at_most_its_frame(many: Specimen, tmp_path: Path) -> None:
+    for segment, bit in sampled(many, 977):
+        check_flip(many, tmp_path / "copy", segment, bit)
+
+
+@pytest.mark.campaign
+def test_every_flipped_bit_of_a_segment_costs_at_most_its_frame(one: Specimen, tmp_path: Path) -> None:
+    for segment, bit in sampled(one, 1):
+        check_flip(one, tmp_path / "copy", segment, bit)
+
+
+@pytest.mark.campaign
+def test_every_flipped_bit_of_several_segments_costs_at_most_its_frame(
+    many: Specimen, tmp_path: Path
+) -> None:
+    for segment, bit in sampled(many, 1):
+        check_flip(many, tmp_path / "copy", segment, bit)
+
+
+def test_a_flip_in_the_last_acknowledged_frame_is_rot_and_not_a_torn_tail(
+    one: Specimen, tmp_path: Path
+) -> None:
+    last = frames_in(one.segments[0])[-1].header
+    for position in range(last.position, last.end, 5):
+        path = one.copy(tmp_path / "copy")
+        flip(path / one.segments[0].name, position * 8 + position % 8)
+        served, journal = reopened(path)
+        assert journal.recovery.end == ROT
+        assert journal.recovery.cut == []
+        assert served == one.commits[:-1]
+
+
+def test_offsets_of_a_lost_frame_are_never_used_again(one: Specimen, tmp_path: Path) -> None:
+    last = frames_in(one.segments[0])[-1].header
+    flip(one.copy(tmp_path / "copy") / one.segments[0].name, last.position * 8)  # not even its header is left
+    lost = offsets_of(one.commits[-1])
+    with Journal(tmp_path / "copy") as journal:
+        for log, offset in lost:
+            assert journal.next_offset(log) > offset
+
+
+def test_two_damaged_frames_cost_two_frames(one: Specimen, tmp_path: Path) -> None:
+    path = one.copy(tmp_path / "copy")
+    for frame in frames_in(one.segments[0])[3:5]:
+        flip(path / one.segments[0].name, (frame.header.position + 70) * 8)
+    served, journal = reopened(path)
+    assert [c for c in one.commits if c not in served] == one.commits[2:4]
+    assert len(journal.damage) == 2
+
+
+# --- cuts ---
+
+
+def check_cut(specimen: Specimen, path: Path, size: int) -> None:
+    """The last segment cut at a byte: what is whole before it is served, the rest is reported."""
+    specimen.copy(path)
+    last = path / specimen.segments[-1].name
+    whole = [content(f) for f in frames_in(last) if f.header.end <= size]
+    with last.open("r+b") as file:
+        file.truncate(size)
+    served, journal = reopened(path)
+    earlier = [c for c in specimen.commits if c not in [content(f) for f in frames_in(specimen.segments[-1])]]
+    assert served == earlier + [commit for commit in whole if commit[1]]
+    assert (journal.recovery.end == CLEAN) == (size == specimen.mark().end)
+    assert journal.recovery.cut == []
+    assert reopened(path)[0] == served
+
+
+def cuts(specimen: Specimen, step: int) -> Iterable[int]:
+    return range(specimen.mark().end, -1, -step)
+
+
+def test_a_segment_cut_below_the_mark_is_rot_and_all_before_is_served(one: Specimen, tmp_path: Path) -> None:
+    for size in cuts(one, 31):
+        check_cut(one, tmp_path / "copy", size)
+
+
+@pytest.mark.campaign
+def test_a_segment_cut_at_every_byte_serves_all_before(one: Specimen, many: Specimen, tmp_path: Path) -> None:
+    for specimen in (one, many):
+        for size in cuts(specimen, 1):
+            check_cut(specimen, tmp_path / "copy", size)
+
+
+def test_a_sealed_segment_cut_short_costs_nothing_of_the_others(many: Specimen, tmp_path: Path) -> None:
+    middle = many.segments[1]
+    inside = [content(frame) for frame in frames_in(middle)]
+    for size in range(0, middle.stat().st_size, 577):
+        path = many.copy(tmp_path / "copy")
+        with (path / middle.name).open("r+b") as file:
+            file.truncate(size)
+        served, journal = reopened(path)
+        assert [c for c in many.commits if c not in inside] == [c for c in served if c not in inside]
+        assert journal.damage
+
+
+# --- torn tails, and frames above the mark ---
+
+
+def unmarked(specimen: Specimen, path: Path, frames: int) -> list[Frame]:
+    """A copy whose mark is `frames` commits behind, as a power cut leaves it; the frames above the mark."""
+    specimen.copy(path)
+    found = frames_in(specimen.segments[-1])
+    head = found[-frames - 1].header
+    set_mark(path, specimen.mark()._replace(sequence=head.sequence, end=head.end))
+    return found[-frames:]
+
+
+def test_torn_tail_is_truncated_and_kept_aside(one: Specimen, tmp_path: Path) -> None:
+    (last,) = unmarked(one, tmp_path / "copy", 1)
+    segment = tmp_path / "copy" / one.segments[-1].name
+    for size in range(last.header.position + 1, last.header.end, 7):
+        unmarked(one, tmp_path / "copy", 1)
+        with segment.open("r+b") as file:
+            file.truncate(size)
+        left = segment.read_bytes()[last.header.position :]
+        served, journal = reopened(tmp_path / "copy")
+        assert served == one.commits[:-1]
+        assert journal.recovery.end == TORN
+        assert journal.damage == []
+        (cut,) = journal.recovery.cut
+        kept = (tmp_path / "copy" / "quarantine" / str(cut.copy)).read_bytes()
+        assert kept.rstrip(b"\0") == left.rstrip(b"\0")
+        assert reopened(tmp_path / "copy")[1].recovery.end == CLEAN
+
+
+def test_good_frames_above_the_mark_are_rescued_into_a_new_segment(one: Specimen, tmp_path: Path) -> None:
+    for count in (1, 2, 5):
+        above = unmarked(one, tmp_path / "copy", count)
+        served, journal = reopened(tmp_path / "copy")
+        assert served == one.commits
+        assert journal.recovery.rescued_frames == count
+        assert len(journal.segments()) == 2
+        assert journal.segments()[0].end == above[0].header.position + 72  # its seal
+
+
+def test_a_bad_frame_above_the_mark_with_a_good_one_behind_is_rot(one: Specimen, tmp_path: Path) -> None:
+    first, _ = unmarked(one, tmp_path / "copy", 2)
+    flip(tmp_path / "copy" / one.segments[-1].name, (first.header.position + 80) * 8)
+    served, journal = reopened(tmp_path / "copy")
+    assert served == [*one.commits[:-2], one.commits[-1]]
+    assert journal.recovery.end == ROT
+
+
+def test_a_damaged_mark_costs_time_and_no_data(one: Specimen, many: Specimen, tmp_path: Path) -> None:
+    for specimen in (one, many):
+        for bit in range(0, 48 * 8, 11):
+            flip(specimen.copy(tmp_path / "copy") / "mark", bit)
+            served, journal = reopened(tmp_path / "copy")
+            assert served == specimen.commits
+            assert journal.recovery.mark_damaged
+            assert journal.damage == []
+
+
+def test_a_missing_mark_costs_time_and_no_data(many: Specimen, tmp_path: Path) -> None:
+    (many.copy(tmp_path / "copy") / "mark").unlink()
+    served, journal = reopened(tmp_path / "copy")
+    assert served == many.commits
+    assert journal.damage == []
+
+
+def test_a_torn_end_under_a_damaged_mark_is_reported_because_it_may_have_been_acknowledged(
+    one: Specimen, tmp_path: Path
+) -> None:
+    path = one.copy(tmp_path / "copy")
+    (path / "mark").unlink()
+    with (path / one.segments[-1].name).open("r+b") as file:
+        file.truncate(one.mark().end - 5)
+    served, journal = reopened(path)
+    assert served == one.commits[:-1]
+    assert journal.recovery.end == ROT
+
+
+def test_recovering_twice_gives_the_same_bytes(one: Specimen, many: Specimen, tmp_path: Path) -> None:
+    path = tmp_path / "copy"
+    for specimen in (one, many):
+        unmarked(specimen, path, 3)
+        flip(path / specimen.segments[-1].name, (specimen.mark().end - 20) * 8)
+        flip(path / specimen.segments[0].name, 700 * 8)
+        for round_ in range(3):
+            Recovery(Directory(Files(), path), ManualClock()).run()
+            if round_ == 0:
+                expected = contents_of(path)
+        assert contents_of(path) == expected
+
+
+# --- files that are missing, foreign or from another version ---
+
+
+def test_a_deleted_segment_is_reported_missing_and_the_others_are_served(
+    many: Specimen, tmp_path: Path
+) -> None:
+    for segment in many.segments:
+        inside = [content(frame) for frame in frames_in(segment)]
+        path = many.copy(tmp_path / "copy")
+        (path / segment.name).unlink()
+        served, journal = reopened(path)
+        assert [c for c in many.commits if c not in inside] == served
+        assert [damage.what for damage in journal.damage] == [MISSING]
+        with Journal(path) as again:
+            assert again.recovery.end == CLEAN, "it was accounted for"
+
+
+def test_an_unknown_file_with_a_name_like_ours_stops_the_start(one: Specimen, tmp_path: Path) -> None:
+    for name in ("00000000000000000009.delta", "extra.segment", "9.snapshot", "x.free"):
+        path = one.copy(tmp_path / "copy")
+        (path / name).write_bytes(b"?")
+        before = contents_of(path)
+        with pytest.raises(CorruptJournal, match=name):
+            Journal(path)
+        assert contents_of(path) == before
+
+
+def test_other_files_are_left_alone(one: Specimen, tmp_path: Path) -> None:
+    path = one.copy(tmp_path / "copy")
+    (path / "notes.txt").write_text("mine")
+    assert reopened(path)[0] == one.commits
+    assert (path / "notes.txt").read_text() == "mine"
+
+
+def test_a_segment_under_another_ones_name_stops_the_start(many: Specimen, tmp_path: Path) -> None:
+    path = many.copy(tmp_path / "copy")
+    shutil.copy(path / many.segments[0].name, path / many.segments[1].name)
+    with pytest.raises(CorruptJournal, match="another segment"):
+        Journal(path)
+
+
+def test_drafts_of_a_crash_are_thrown_away(one: Specimen, tmp_path: Path) -> None:
+    path = one.copy(tmp_path / "copy")
+    (path / "00000000000000000002.segment.tmp").write_bytes(b"half")
+    (path / "00000000000000000077.snapshot.tmp").write_bytes(b"half")
+    assert reopened(path)[0] == one.commits
+    assert list(path.glob("*.tmp")) == []
+
+
+def test_a_message_that_holds_a_whole_segment_is_never_taken_for_frames(
+    one: Specimen, tmp_path: Path
+) -> None:
+    """Somebody backs up a journal through its own queue, and then the frame that carries it is damaged."""
+    path = one.copy(tmp_path / "copy")
+    stolen = (path / one.segments[0].name).read_bytes()
+    with Journal(path) as journal:
+        journal.commit([messages(9, [stolen, b"x" * 3, stolen], ids=range(3), timestamp=0)])
+        journal.commit([batch(9, 3, 1)])
+        last = journal.segments()[-1]
+    segment = path / f"{last.number:020d}.segment"
+    carrier = next(f for f in frames_in(segment) if f.header.body_bytes > len(stolen))
+    flip(segment, (carrier.header.position + 1) * 8)
+    served, journal = reopened(path)
+    assert [c for c in served if c[0] <= one.commits[-1][0]] == one.commits
+    assert len(served) == len(one.commits) + 1
+    assert [(damage.position, damage.end) for damage in journal.damage] == [
+        (carrier.header.position, carrier.header.end)
+    ]
+
+
+def test_stale_frames_of_a_recycled_file_are_never_served(tmp_path: Path) -> None:
+    path = tmp_path / "journal"
+    with Journal(path, segment_bytes=4096) as journal:
+        while len(journal.segments()) < 3:
+            journal.commit([batch(1, 0, 3)])
+        journal.snapshot(b"")
+        journal.commit([batch(1, 0, 1)])
+        journal.snapshot(b"")
+        clean(journal, lambda log, first, last: [DeadRange(first, last, 1)] if log == 1 else [])
+        assert journal.stats().free_segments
+        while journal.stats().free_segments:
+            journal.commit([batch(2, 0, 1)])
+        journal.commit([batch(2, 0, 1)])
+        recycled = journal.segments()[-1]
+        expected = [content(frame) for frame in journal.frames()]
+        assert recycled.label.recycled
+    replayed: list[int] = []
+    with Journal(path, replay=lambda frame: replayed.append(frame.sequence)) as journal:
+        assert journal.recovery.end == CLEAN
+        assert [content(frame) for frame in journal.frames()][: len(expected)] == expected
+
+
+def test_recovery_reports_what_it_found(many: Specimen, tmp_path: Path) -> None:
+    path = many.copy(tmp_path / "copy")
+    for summary in path.glob("*.summary"):
+        summary.unlink()
+    seen: list[int] = []
+    with Journal(path, progress=seen.append) as journal:
+        report = journal.recovery
+    assert report.segments == len(many.segments)
+    assert report.frames == len(many.commits) + 1  # the frame that began the epoch
+    assert report.messages == sum(len(offsets_of(commit)) for commit in many.commits)
+    assert report.summaries_rebuilt == len(many.segments) - 1
+    assert report.bytes >= sum(seen) > 0
+    assert report.seconds >= 0
