@@ -99,8 +99,12 @@ def encode(kind: Type, values: Values, rows: int, *, look_for_constant: bool = T
     _expect(len(values), rows)
     if rows == 1 or (look_for_constant and values.count(values[0]) == rows):
         return Encoding.CONSTANT, 0, _plain(kind, values[:1])
-    if None not in values:
+    try:
         return Encoding.PLAIN, 0, _plain(kind, values)
+    except InvalidArgument:
+        # Nulls are rare, and no type packs one: looking for them first would cost every column.
+        if None not in values:
+            raise
     nulls = values.count(None)
     filler: Any = 0 if kind in FIXED else "" if kind is Type.UTF8 else b"" if kind is Type.BINARY else {}
     filled = [filler if value is None else value for value in values]
@@ -109,7 +113,9 @@ def encode(kind: Type, values: Values, rows: int, *, look_for_constant: bool = T
 
 def all_null(values: Values) -> bool:
     """Whether a column need not be stored."""
-    return values is None or (isinstance(values, list) and values.count(None) == len(values))
+    if not isinstance(values, list):
+        return values is None
+    return (not values or values[0] is None) and values.count(None) == len(values)
 
 
 def _expect(found: int, rows: int) -> None:

@@ -17,6 +17,7 @@ tickets of that commit and all that wait fail as indeterminate, and so does ever
 from __future__ import annotations
 
 import asyncio
+import copy
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -62,8 +63,15 @@ class Ticket:
         """Have the rows committed, by this thread or another; the sequence number of their frame."""
         self._group.wait(self)
         if self.error is not None:
-            raise self.error
+            raise again(self.error)
         return self.sequence
+
+
+def again(error: PenstockError) -> PenstockError:
+    """The same error to be raised once more: an error that is shared would collect everybody's tracebacks."""
+    fresh = copy.copy(error)
+    fresh.__cause__ = error.__cause__
+    return fresh
 
 
 Lock = AbstractContextManager[object]
@@ -98,7 +106,7 @@ class GroupCommit:
         `at_rest` is called by the leader once they are synced, while nothing else is being written.
         """
         if self.failure is not None:
-            raise self.failure
+            raise again(self.failure)
         size = OVERHEAD + sum(r.bytes for r in rows)
         ticket = Ticket(self, rows, size, sync=sync)
         ticket.at_rest = at_rest
@@ -185,7 +193,9 @@ class GroupCommit:
     def fail(self, error: BaseException, batch: Sequence[Ticket] = ()) -> None:
         """Refuse everything from now on: what is on the disk is no longer known."""
         with self._lock:
-            if self.failure is None:
+            if self.failure is None and isinstance(error, PenstockError):
+                self.failure = error
+            elif self.failure is None:
                 self.failure = JournalFailed(
                     f"the journal failed and refuses everything until it is reopened: {error}. Whether the last commit "
                     "is on the disk is not known; what was acknowledged before is"
@@ -265,6 +275,6 @@ def _resolve(tickets: list[Ticket]) -> None:
         if future is None or future.done():
             continue
         if ticket.error is not None:
-            future.set_exception(ticket.error)
+            future.set_exception(again(ticket.error))
         else:
             future.set_result(ticket.sequence)

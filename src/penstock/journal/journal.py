@@ -53,7 +53,7 @@ from penstock.journal import frame as frames
 from penstock.journal import reading
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.commit import GroupCommit, Ticket
+from penstock.journal.commit import GroupCommit, Ticket, again
 from penstock.journal.damage import Damage, known_messages
 from penstock.journal.directory import FREE, SUMMARY, Directory, Ownership
 from penstock.journal.files import NO_ROOM, Files, at_fork, require_little_endian
@@ -254,7 +254,7 @@ class Journal:
 
     def _queue(self, rows: Sequence[Rows], *, sync: bool) -> Ticket:
         if self._group.failure is not None:
-            raise self._group.failure
+            raise again(self._group.failure)
         if not rows:
             raise InvalidArgument("nothing to commit: give at least one section of rows")
         offsets = self._prepare(rows)
@@ -300,7 +300,7 @@ class Journal:
         wanted = self._group.pending_bytes + size + floor
         while self._active.room() < wanted:
             try:
-                self._active.make_room(wanted)
+                self._active.make_room(wanted, to_the_last_byte=floor < limits.RESERVE_BYTES)
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     self._group.fail(error)
@@ -313,7 +313,7 @@ class Journal:
                 self._files.unlink(self.directory.file(self._free.pop(), FREE))
 
     def _failure(self) -> PenstockError:
-        return self._group.failure or JournalFailed("the journal failed")
+        return again(self._group.failure or JournalFailed("the journal failed"))
 
     def _write(self, batch: list[Ticket]) -> BaseException | None:
         """Write one frame for all of the batch. Called by the leader only."""
@@ -402,6 +402,7 @@ class Journal:
             writer.sync()
         except BaseException:
             writer.close()
+            writer.discard(self.directory, recycle=recycle)
             raise
         return writer, recycle
 
@@ -475,13 +476,16 @@ class Journal:
     # --- snapshots, and what the cleaner does ---
 
     def snapshot(self, state: bytes, sequence: int | None = None) -> int:
-        """Keep `state`, which is what replaying up to `sequence` (the last commit unless given) gives; that sequence number.
+        """Keep `state`, which is what replaying up to `sequence` gives; that sequence number.
 
-        Publishers are not paused; the caller's thread does the writing.
+        It is the last commit's unless given: give it where others commit at the same time. They are not paused; the caller's
+        thread does the writing.
         """
         taken: list[Snapshot] = []
         with self._tidy, _telling_what_failed("writing a snapshot", MaintenanceFailed):
             with self._lock:
+                if sequence is not None and not 0 < sequence <= self._sequence:
+                    raise InvalidArgument(f"commit {sequence} has not been committed: the last one is {self._sequence}")
                 ticket = self._group.queue(
                     [], sync=True, at_rest=lambda: taken.append(self._snapshot_now(state, sequence))
                 )

@@ -319,7 +319,8 @@ class Recovery:
     def _successor_known(self, walk: Walk, next_sequence: int) -> None:
         """A segment that is sealed or has a successor. Whatever is bad in it is rot, unless the successor has taken its place."""
         info = walk.info
-        void = info.index.last_sequence + 1 >= next_sequence
+        # A rescue that began at the segment's first frame leaves nothing of it, and a crash may have come before it was sealed.
+        void = max(info.index.last_sequence + 1, info.label.first_sequence) >= next_sequence
         bad = walk.bad[: len(walk.bad) - walk.trailing] if void else walk.bad
         if void and walk.trailing:
             info.end = walk.bad[-walk.trailing].position
@@ -348,11 +349,21 @@ class Recovery:
             tail = [Bad(info.number, info.end, left, None, [])]
         rot = [bad for bad in tail if bad.position < synced or self._mark is None]
         torn = tail[len(rot) :]
+        if tail or walk.above is not None:
+            self._give_back(info, max([info.end, *(bad.end for bad in tail)]))
         self._rotten(info, walk.bad[: len(walk.bad) - walk.trailing] + rot)
         self.report.cut += [of_bad(bad, TORN, self._directory.set_range_aside(*bad[:3])) for bad in torn]
         if tail or walk.above is not None:
             cut = min(walk.above or sys.maxsize, torn[0].position if torn else info.end)
             self._rescue(info, cut)
+
+    def _give_back(self, info: SegmentInfo, end: int) -> None:
+        """Cut off the room behind the last bytes that mean anything: on a full disk, copying needs it."""
+        writer = Writer.reopened(self._directory, info.label, end)
+        try:
+            writer.trim()
+        finally:
+            writer.close()
 
     def _left_behind(self, walk: Walk) -> int | None:
         """Where bytes that are not zero end, behind the last frame of a file that was never used before."""

@@ -28,6 +28,7 @@ generation, made for that very place, is whole; so one damaged byte never costs 
 
 from __future__ import annotations
 
+import contextlib
 import struct
 import zlib
 from collections.abc import Iterator
@@ -38,7 +39,7 @@ from penstock import limits
 from penstock.errors import CorruptJournal
 from penstock.journal import frame as frames
 from penstock.journal.directory import FREE, TMP, Directory
-from penstock.journal.files import Files
+from penstock.journal.files import NO_ROOM, Files
 from penstock.journal.frame import EMPTY, SEAL, Body, Frame, Header
 from penstock.journal.index import SegmentIndex
 from penstock.journal.rows import Span, intact_spans
@@ -177,7 +178,8 @@ class Scan:
     def _body(self, head: Header) -> memoryview | None:
         if head.end > self._limit:
             return None
-        return frames.body_of(self._window, self._at(head.position, head.bytes), head)
+        at = self._at(head.position, head.bytes)  # before the window is looked at: this may exchange it
+        return frames.body_of(self._window, at, head)
 
     def _spans(self, head: Header | None) -> list[Span]:
         if head is None:
@@ -193,6 +195,9 @@ class Scan:
         position += 8
         while position + frames.HEADER.size <= self._limit:
             at = self._at(position, frames.HEADER.size)
+            # A file that is shorter than it was: do not step through what is gone.
+            if len(self._window) - at < frames.HEADER.size:
+                return None
             found = self._window.obj.find(pattern, at)  # type: ignore[attr-defined]
             if found < 0:
                 position = max(self._base + len(self._window) - len(pattern), position) + 8 & ~7
@@ -281,6 +286,12 @@ class Writer:
         )
         self._files.rename(old, directory.segment(self.label.number))
 
+    def discard(self, directory: Directory, *, recycle: int | None) -> None:
+        """Give the space of a new draft back, now if it can be; recovery would, later. A used file stays what it was."""
+        if recycle is None:
+            with contextlib.suppress(OSError):
+                self._files.unlink(self._draft_path(directory, self.label.number))
+
     def write(self, content: Body, *, sequence: int, time_us: int, epoch: int, flags: int = 0) -> Header:
         """Write a frame behind the last one, and change nothing else: made again, it writes the same bytes to the same place."""
         data = frames.encode(
@@ -323,13 +334,25 @@ class Writer:
         """Bytes that can be written without asking the disk for more."""
         return self.allocated - self.end
 
-    def make_room(self, size: int) -> None:
-        """Take room for `size` more bytes than are written, in steps."""
+    def make_room(self, size: int, *, to_the_last_byte: bool = False) -> None:
+        """Take room for `size` more bytes than are written, in steps.
+
+        What is left of a step stays free for snapshots, without which nothing is cleaned; `to_the_last_byte` takes even that.
+        """
         step = limits.ALLOCATE_STEP_BYTES
-        wanted = -(-(self.end + size) // step) * step
-        if wanted > self.allocated:
-            self._files.allocate(self.fd, self.allocated, wanted - self.allocated)
-            self.allocated = wanted
+        wanted = self.end + size
+        if wanted <= self.allocated:
+            return
+        try:
+            self._allocate(-(-wanted // step) * step)
+        except OSError as error:
+            if error.errno not in NO_ROOM or not to_the_last_byte:
+                raise
+            self._allocate(wanted)
+
+    def _allocate(self, wanted: int) -> None:
+        self._files.allocate(self.fd, self.allocated, wanted - self.allocated)
+        self.allocated = wanted
 
     def trim(self) -> None:
         """Give back the room behind the last frame."""

@@ -1,0 +1,203 @@
+"""What is said to be dead goes, what is not stays, and what went is on record."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.errors import MaintenanceFailed
+from penstock.journal.cleaner import Dead, DeadRange, clean
+from penstock.journal.journal import Journal
+from penstock.journal.rows import SETTLEMENTS, Rows, messages
+from tests.unit.journal.specimen import batch, flip
+from tests.unit.journal.watched import Watched, failing, nothing
+
+SETTLED = 1
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal", segment_bytes=4096) as opened:
+        yield opened
+
+
+def fill(journal: Journal, commits: int = 60) -> None:
+    for n in range(commits):
+        ack = Rows(SETTLEMENTS, 1, 1, {"group": "g", "offset": n, "outcome": 1, "time": n})
+        journal.commit([batch(1, n * 3, 3), batch(2, n, 1), ack])
+
+
+def cover(journal: Journal) -> None:
+    """Two snapshots, so that rows which are not messages need no keeping."""
+    for n in range(2):
+        journal.commit([batch(9, n, 1)])
+        journal.snapshot(b"state")
+
+
+def below(limits: dict[int, int]) -> Dead:
+    def dead(log: int, first: int, last: int) -> list[DeadRange]:
+        return [DeadRange(first, min(last, limits[log] - 1), SETTLED)] if limits.get(log, 0) > first else []
+
+    return dead
+
+
+def offsets(journal: Journal, log: int) -> list[int]:
+    return [offset for found in journal.read(log) for offset in found.offsets]
+
+
+def everything(log: int, first: int, last: int) -> list[DeadRange]:
+    return [DeadRange(first, last, SETTLED)]
+
+
+def test_dead_segments_are_dropped_and_what_went_is_on_record(journal: Journal) -> None:
+    fill(journal)
+    cover(journal)
+    before = journal.stats()
+    numbers = {info.number for info in journal.segments()}
+    done = clean(journal, everything)
+    assert done.segments_dropped > 3
+    assert len(numbers - {info.number for info in journal.segments()}) == done.segments_dropped
+    assert done.messages == before.messages - journal.stats().messages
+    for log, next_offset in ((1, 180), (2, 60)):
+        left = offsets(journal, log)
+        gone = set(range(next_offset)) - set(left)
+        recorded = journal.state.cleaned[log][SETTLED]
+        assert all(offset in recorded for offset in gone)
+        assert not any(offset in recorded for offset in left)
+
+
+def test_what_is_not_said_to_be_dead_stays(journal: Journal) -> None:
+    fill(journal)
+    cover(journal)
+    assert clean(journal, lambda log, first, last: []).segments_dropped == 0
+    assert offsets(journal, 1) == list(range(180))
+
+
+def test_nothing_goes_before_both_snapshots_cover_it(journal: Journal) -> None:
+    fill(journal)
+    assert clean(journal, everything).segments_dropped == 0
+    journal.snapshot(b"")
+    assert clean(journal, everything).segments_dropped == 0
+    journal.commit([batch(9, 0, 1)])
+    journal.snapshot(b"")
+    assert clean(journal, everything).segments_dropped > 0
+
+
+def test_a_mostly_dead_segment_is_rewritten_and_keeps_what_is_live(journal: Journal, tmp_path: Path) -> None:
+    fill(journal)
+    payloads = {
+        o: bytes(p) for b in journal.read(2) for o, p in zip(b.offsets, b.values("payload"), strict=True)
+    }
+    ids = {o: i for b in journal.read(2) for o, i in zip(b.offsets, b.values("id"), strict=True)}
+    cover(journal)
+    bytes_before = journal.stats().bytes
+    done = clean(journal, below({1: 180}))
+    assert done.segments_rewritten > 3
+    assert journal.stats().bytes < bytes_before * 0.7
+    active = journal.segments()[-1].index.logs[1].first if 1 in journal.segments()[-1].index.logs else 180
+    assert [offset for offset in offsets(journal, 1) if offset < active] == []
+    after = {
+        o: bytes(p) for b in journal.read(2) for o, p in zip(b.offsets, b.values("payload"), strict=True)
+    }
+    assert after == payloads
+    assert {o: i for b in journal.read(2) for o, i in zip(b.offsets, b.values("id"), strict=True)} == ids
+    assert clean(journal, below({1: 180})).segments_rewritten == 0, "there is nothing left to do"
+    journal.close()
+    with Journal(tmp_path / "journal", segment_bytes=4096) as again:
+        assert again.damage == []
+        assert offsets(again, 2) == list(range(60))
+
+
+def test_a_segment_is_rewritten_again_and_then_dropped(journal: Journal) -> None:
+    fill(journal)
+    cover(journal)
+    clean(journal, below({1: 180}))
+    segments = journal.stats().segments
+    assert clean(journal, below({1: 180, 2: 50})).segments_dropped > 0
+    assert journal.stats().segments < segments
+    assert offsets(journal, 2) == list(range(min(offsets(journal, 2)), 60))
+    assert min(offsets(journal, 2)) <= 50
+
+
+def test_cleaned_is_told_from_lost_after_reopening(tmp_path: Path) -> None:
+    with Journal(tmp_path, segment_bytes=4096) as journal:
+        fill(journal)
+        cover(journal)
+        clean(journal, everything)
+        cleaned = journal.state.cleaned
+    for snapshot in tmp_path.glob("*.snapshot"):
+        snapshot.unlink()  # it is also in the frames
+    with Journal(tmp_path, segment_bytes=4096) as journal:
+        assert journal.damage == []
+        assert journal.state.cleaned == cleaned
+        assert journal.next_offset(1) == 180
+
+
+def test_payloads_stay_shared_only_among_sections_that_keep_the_same_rows(journal: Journal) -> None:
+    for n in range(40):
+        first = messages(1, [b"x%d" % n * 50, b"y"], ids=range(2), timestamp=n)
+        others = [messages(log, first, ids=range(2), timestamp=n) for log in (2, 3, 4)]
+        journal.commit([first, *others])
+    cover(journal)
+
+    def dead(log: int, first: int, last: int) -> list[DeadRange]:
+        if log == 1:
+            return [DeadRange(first, last, SETTLED)]
+        if log == 2:
+            return [DeadRange(n, n, SETTLED) for n in range(first, last + 1) if n % 2]
+        return [DeadRange(first, last, SETTLED)] if log == 4 else []
+
+    clean(journal, dead)
+    for log, wanted in ((2, range(0, 80, 2)), (3, range(80))):
+        found = {
+            o: bytes(p)
+            for b in journal.read(log)
+            for o, p in zip(b.offsets, b.values("payload"), strict=True)
+        }
+        for offset in wanted:
+            assert found[offset] == (b"y" if offset % 2 else b"x%d" % (offset // 2) * 50)
+
+
+def test_dropped_segments_are_recycled_and_used_again(journal: Journal) -> None:
+    fill(journal)
+    cover(journal)
+    clean(journal, everything)
+    assert journal.stats().free_segments == 2
+    assert len(list(journal.directory.path.glob("*.free"))) == 2
+    fill(journal, 30)
+    assert journal.stats().free_segments == 0
+    assert any(info.label.recycled for info in journal.segments())
+    assert offsets(journal, 2)[-30:] == list(range(60, 90))
+
+
+def test_a_damaged_segment_is_left_alone(tmp_path: Path) -> None:
+    with Journal(tmp_path, segment_bytes=4096) as journal:
+        fill(journal)
+    flip(tmp_path / f"{1:020d}.segment", 300 * 8)
+    with Journal(tmp_path, segment_bytes=4096) as journal:
+        assert journal.damage
+        cover(journal)
+        clean(journal, everything)
+        assert journal.segments()[0].number == 1
+
+
+@pytest.mark.parametrize(
+    "fault", [lambda: failing("rename", errno.EIO, times=1), lambda: failing("unlink", errno.EIO, times=1)]
+)
+def test_an_error_while_cleaning_is_not_the_journals_end(tmp_path: Path, fault: Callable[[], object]) -> None:
+    files = Watched()
+    with Journal(tmp_path, segment_bytes=4096, files=files) as journal:
+        fill(journal)
+        cover(journal)
+        files.before = fault()  # type: ignore[assignment]
+        with pytest.raises(MaintenanceFailed):
+            clean(journal, everything)
+        files.before = nothing
+        journal.commit([batch(1, 180, 1)])
+        clean(journal, everything)
+    with Journal(tmp_path, segment_bytes=4096) as journal:
+        assert journal.damage == []
+        assert offsets(journal, 1)[-1] == 180

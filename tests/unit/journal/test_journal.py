@@ -1,0 +1,510 @@
+"""The owner: group commit, durability, rotation, failure, the lock."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock import limits
+from penstock.clock import ManualClock
+from penstock.errors import (
+    BatchTooLarge,
+    BrokerClosed,
+    DirectoryLocked,
+    DiskFull,
+    ForkedProcess,
+    InvalidArgument,
+    JournalFailed,
+    MaintenanceFailed,
+)
+from penstock.journal.journal import Durability, Journal
+from penstock.journal.rows import LEASES, SETTLEMENTS, Rows, messages
+from tests.unit.journal.specimen import batch, content
+from tests.unit.journal.watched import Before, Watched, failing, nothing
+
+
+def payloads(journal: Journal, log: int = 1) -> list[bytes]:
+    return [bytes(p) for found in journal.read(log) for p in found.values("payload")]
+
+
+def one(log: int, payload: bytes) -> Rows:
+    return messages(log, [payload], ids=1, timestamp=1)
+
+
+def ack(log: int, offset: int) -> Rows:
+    return Rows(SETTLEMENTS, log, 1, {"group": "default", "offset": offset, "outcome": 1, "time": 1})
+
+
+class Held:
+    """Holds the leader inside its next sync until told to go on."""
+
+    def __init__(self) -> None:
+        self.inside = threading.Event()
+        self.go_on = threading.Event()
+
+    def __call__(self, name: str, arguments: tuple[object, ...]) -> None:
+        if name == "fdatasync" and not self.inside.is_set():
+            self.inside.set()
+            self.go_on.wait()
+
+
+# --- committing ---
+
+
+def test_a_commit_is_one_write_one_sync_and_the_mark(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        journal.commit([one(1, b"warm up")])
+        files.calls.clear()
+        journal.commit([batch(1, 0, 100), batch(2, 0, 100), ack(1, 0)])
+        assert files.calls == ["pwrite", "fdatasync", "pwrite"]
+
+
+def test_many_producers_share_one_write_and_one_sync(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        held = files.before = Held()
+        leader = threading.Thread(target=lambda: journal.commit([one(1, b"leader")]))
+        leader.start()
+        held.inside.wait()
+        tickets = [journal.append([one(1, b"%d" % n)]) for n in range(16)]
+        files.calls.clear()
+        waiting = [threading.Thread(target=ticket.wait) for ticket in tickets]
+        for thread in waiting:
+            thread.start()
+        held.go_on.set()
+        for thread in (leader, *waiting):
+            thread.join()
+        assert len({ticket.sequence for ticket in tickets}) == 1
+        assert files.calls.count("fdatasync") == 2  # the leader's own, and one for all sixteen
+        assert payloads(journal) == [b"leader", *(b"%d" % n for n in range(16))]
+
+
+def test_many_threads_lose_nothing_and_keep_their_own_order(tmp_path: Path) -> None:
+    with Journal(tmp_path, segment_bytes=1 << 16) as journal:
+
+        def produce(name: int) -> None:
+            for n in range(50):
+                journal.commit([one(1, b"%d:%d" % (name, n))])
+
+        threads = [threading.Thread(target=produce, args=(name,)) for name in range(8)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        found = payloads(journal)
+    assert len(found) == 400
+    for name in range(8):
+        mine = [p for p in found if p.startswith(b"%d:" % name)]
+        assert mine == [b"%d:%d" % (name, n) for n in range(50)]
+
+
+def test_asyncio_never_writes_or_syncs_on_its_loop(tmp_path: Path) -> None:
+    files = Watched()
+    loops_thread = threading.get_ident()
+    culprits: list[str] = []
+
+    def note(name: str, arguments: tuple[object, ...]) -> None:
+        if threading.get_ident() == loops_thread and name in ("pwrite", "fdatasync", "fsync"):
+            culprits.append(name)
+
+    async def publish_all(journal: Journal) -> list[int]:
+        files.before = note
+        return await asyncio.gather(*(journal.submit([one(1, b"%d" % n)]) for n in range(300)))
+
+    with Journal(tmp_path, files=files) as journal:
+        sequences = asyncio.run(publish_all(journal))
+        files.before = nothing
+        assert culprits == []
+        assert payloads(journal) == [b"%d" % n for n in range(300)]
+        assert len(set(sequences)) < 300
+        assert sequences == sorted(sequences)
+
+
+def test_a_cancelled_publisher_disturbs_nobody(tmp_path: Path) -> None:
+    async def scenario(journal: Journal) -> None:
+        futures = [journal.submit([one(1, b"%d" % n)]) for n in range(10)]
+        futures[3].cancel()
+        await asyncio.gather(*futures, return_exceptions=True)
+        assert [future.cancelled() for future in futures] == [n == 3 for n in range(10)]
+
+    with Journal(tmp_path) as journal:
+        asyncio.run(scenario(journal))
+        assert payloads(journal) == [b"%d" % n for n in range(10)]
+
+
+def test_threads_and_asyncio_share_commits(tmp_path: Path) -> None:
+    async def scenario(journal: Journal) -> None:
+        thread = threading.Thread(target=lambda: [journal.commit([one(2, b"t")]) for _ in range(100)])
+        thread.start()
+        for _ in range(20):
+            await asyncio.gather(*(journal.submit([one(1, b"a")]) for _ in range(10)))
+        await asyncio.to_thread(thread.join)
+
+    with Journal(tmp_path) as journal:
+        asyncio.run(scenario(journal))
+        assert len(payloads(journal, 1)) == 200
+        assert len(payloads(journal, 2)) == 100
+
+
+@pytest.mark.parametrize(("durability", "syncs"), [("commit", 3), ("os", 0)])
+def test_durability_decides_when_to_sync(tmp_path: Path, durability: Durability, syncs: int) -> None:
+    files = Watched()
+    with Journal(tmp_path, durability=durability, files=files) as journal:
+        files.calls.clear()
+        for n in range(3):
+            journal.commit([one(1, b"%d" % n)])
+        assert files.calls.count("fdatasync") == syncs
+        assert journal.sync() == journal.stats().sequence == journal.durable_sequence
+        assert files.calls.count("fdatasync") == max(syncs, 1)
+
+
+def test_interval_syncs_by_itself_a_little_later(tmp_path: Path) -> None:
+    files = Watched()
+    synced = threading.Event()
+    with Journal(tmp_path, durability="interval", commit_interval_ms=1, files=files) as journal:
+        files.before = lambda name, arguments: synced.set() if name == "fdatasync" else None
+        journal.commit([one(1, b"x")])
+        assert synced.wait(30)
+
+
+def test_rows_that_need_not_be_synced_wait_for_no_sync(tmp_path: Path) -> None:
+    files = Watched()
+    lease = Rows(LEASES, 1, 1, {"group": "g", "offset": 0, "attempt": 1, "time": 0})
+    with Journal(tmp_path, files=files) as journal:
+        files.calls.clear()
+        journal.commit([lease], sync=False)
+        assert files.calls == ["pwrite"]
+        assert journal.durable_sequence < journal.stats().sequence
+
+
+def test_what_is_not_synced_is_not_read(tmp_path: Path) -> None:
+    with Journal(tmp_path, durability="os") as journal:
+        journal.commit([one(1, b"x")])
+        assert payloads(journal) == []
+        journal.sync()
+        assert payloads(journal) == [b"x"]
+
+
+# --- what is refused, and changes nothing ---
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        [],
+        [one(1, b"ok"), messages(1, [b"x"], ids="no", timestamp=0)],  # type: ignore[arg-type]
+        [one(1, b"ok"), messages(1, [b"x", "no"], ids=range(2), timestamp=0)],  # type: ignore[list-item]
+        [messages(1, [b"x", b"y"], ids=range(3), timestamp=0)],
+        [one(1, b"ok"), messages(1, [b"x"], ids=1, timestamp=0, offset=0)],
+        [messages(2, one(1, b"not in this append"), ids=1, timestamp=0)],
+    ],
+)
+def test_bad_rows_are_refused_and_nothing_of_their_append_is_kept(tmp_path: Path, bad: list[Rows]) -> None:
+    with Journal(tmp_path) as journal:
+        before = journal.stats().sequence
+        with pytest.raises(InvalidArgument):
+            journal.commit(bad)
+        assert journal.commit([one(1, b"next")]) == before + 1
+        assert payloads(journal) == [b"next"]
+        assert journal.next_offset(1) == 1
+
+
+def test_an_append_above_the_bound_is_refused(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        with pytest.raises(BatchTooLarge):
+            journal.commit([messages(1, [bytes(limits.FRAME_BYTES_MAX)], ids=1, timestamp=0)])
+        journal.commit([one(1, b"next")])
+        assert payloads(journal) == [b"next"]
+
+
+def test_what_waits_is_split_over_commits_when_it_is_too_much_for_one(tmp_path: Path) -> None:
+    big = int(limits.FRAME_BYTES_MAX / 2.5)
+    with Journal(tmp_path) as journal:
+        tickets = [journal.append([one(1, bytes([n]) * big)]) for n in range(5)]
+        tickets[-1].wait()
+        assert [ticket.done for ticket in tickets] == [True] * 5
+        assert [ticket.sequence - tickets[0].sequence for ticket in tickets] == [0, 0, 1, 1, 2]
+        assert [p[:1] for p in payloads(journal)] == [bytes([n]) for n in range(5)]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{"durability": "maybe"}, {"commit_interval_ms": 0}, {"commit_interval_ms": 1e9}, {"segment_bytes": 10}],
+)
+def test_settings_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        Journal(tmp_path / "new", **settings)
+    assert not (tmp_path / "new").exists()
+
+
+# --- rotation ---
+
+
+def test_rotation_keeps_everything_and_recovery_reads_it_from_summaries(tmp_path: Path) -> None:
+    with Journal(tmp_path, segment_bytes=8192) as journal:
+        for n in range(60):
+            journal.commit([batch(n % 3, n, 4)])
+        assert journal.stats().segments >= 3
+        expected = {log: payloads(journal, log) for log in range(3)}
+        read = [content(frame) for frame in journal.frames()]
+    with Journal(tmp_path, segment_bytes=8192) as journal:
+        assert journal.recovery.summaries_rebuilt == 0
+        assert {log: payloads(journal, log) for log in range(3)} == expected
+        assert [content(frame) for frame in journal.frames()][: len(read)] == read
+
+
+def test_a_failing_summary_does_not_fail_the_journal(tmp_path: Path) -> None:
+    files = Watched()
+    files.before = failing("open", errno.EIO, path=".summary")
+    with Journal(tmp_path, segment_bytes=4096, files=files) as journal:
+        for n in range(40):
+            journal.commit([batch(1, n, 4)])
+        assert journal.stats().segments > 2
+        assert len(payloads(journal)) == 160
+    with Journal(tmp_path) as journal:
+        assert journal.recovery.summaries_rebuilt > 1
+        assert len(payloads(journal)) == 160
+
+
+# --- failure ---
+
+
+@pytest.mark.parametrize("name", ["pwrite", "fdatasync"])
+def test_an_error_on_writing_or_syncing_is_sticky_and_nothing_syncs_again(tmp_path: Path, name: str) -> None:
+    files = Watched()
+    journal = Journal(tmp_path, files=files)
+    journal.commit([one(1, b"kept")])
+    files.before = failing(name, errno.EIO, times=1)
+    with pytest.raises(JournalFailed):
+        journal.commit([one(1, b"indeterminate")])
+    files.calls.clear()
+    for _ in range(2):
+        with pytest.raises(JournalFailed):
+            journal.commit([one(1, b"refused")])
+        with pytest.raises(JournalFailed):
+            journal.sync()
+    assert journal.stats().failure is not None
+    journal.close()
+    assert "fdatasync" not in files.calls
+    assert "pwrite" not in files.calls
+    with Journal(tmp_path) as journal:
+        found = payloads(journal)
+    assert found[0] == b"kept"
+    assert set(found) <= {b"kept", b"indeterminate"}
+
+
+def test_everybody_who_waits_fails_with_the_commit(tmp_path: Path) -> None:
+    files = Watched()
+
+    async def scenario(journal: Journal) -> list[BaseException | int]:
+        files.before = failing("fdatasync", errno.EIO, times=1)
+        return await asyncio.gather(
+            *(journal.submit([one(1, b"x")]) for _ in range(20)), return_exceptions=True
+        )
+
+    journal = Journal(tmp_path, files=files)
+    outcomes = asyncio.run(scenario(journal))
+    assert all(isinstance(outcome, JournalFailed) for outcome in outcomes)
+    journal.close()
+
+
+def test_on_a_full_disk_publishing_is_refused_and_acknowledging_goes_on(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        journal.commit([one(1, b"kept")])
+        files.before = failing("posix_fallocate", errno.ENOSPC)
+        with pytest.raises(DiskFull, match="nothing was written"):
+            for _ in range(3000):
+                journal.commit([one(1, bytes(2000))], sync=False)
+        before = journal.next_offset(1)
+        with pytest.raises(DiskFull):
+            journal.commit([one(1, bytes(2000))])
+        assert journal.next_offset(1) == before
+        for n in range(1000):
+            journal.commit([ack(1, n)], sync=False)
+        files.before = nothing
+        journal.commit([one(1, b"room again")])
+        assert payloads(journal)[-1] == b"room again"
+        assert journal.stats().failure is None
+
+
+def test_a_full_disk_keeps_the_segment_instead_of_rotating(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, segment_bytes=4096, files=files) as journal:
+        files.before = failing("posix_fallocate", errno.ENOSPC)
+        for n in range(100):
+            journal.commit([ack(1, n)])
+        assert journal.stats().segments == 1
+        files.before = nothing
+        journal.commit([ack(1, 100)])
+        assert journal.stats().segments == 2
+
+
+def test_a_failed_snapshot_is_not_the_journals_end(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        journal.commit([one(1, b"a")])
+        files.before = failing("open", errno.ENOSPC, path=".snapshot")
+        with pytest.raises(MaintenanceFailed):
+            journal.snapshot(b"state")
+        files.before = nothing
+        journal.commit([one(1, b"b")])
+        assert journal.snapshot(b"state") == journal.stats().sequence
+        assert payloads(journal) == [b"a", b"b"]
+
+
+def interrupting(name: str) -> Before:
+    """Ctrl-C at the next call of that name."""
+    fired: list[str] = []
+
+    def before(called: str, arguments: tuple[object, ...]) -> None:
+        if called == name and not fired:
+            fired.append(called)
+            raise KeyboardInterrupt
+
+    return before
+
+
+def test_ctrl_c_in_the_middle_of_a_commit_finishes_it_first(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        for name in ("pwrite", "fdatasync"):
+            ticket = journal.append([one(1, name.encode())])
+            files.before = interrupting(name)
+            with pytest.raises(KeyboardInterrupt):
+                ticket.wait()
+            assert ticket.done
+            assert ticket.error is None
+        files.before = nothing
+        journal.commit([one(1, b"after")])
+        assert payloads(journal) == [b"pwrite", b"fdatasync", b"after"]
+
+
+def test_a_thread_that_is_interrupted_while_it_waits_passes_the_lead_on(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        held = files.before = Held()
+        leader = threading.Thread(target=lambda: journal.commit([one(1, b"leader")]))
+        leader.start()
+        held.inside.wait()
+        mine = journal.append([one(1, b"interrupted")])
+
+        def raise_interrupted(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        def interrupt_once_it_waits() -> None:
+            while mine._gate is None:
+                pass
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
+
+        previous = signal.signal(signal.SIGUSR1, raise_interrupted)
+        threading.Thread(target=interrupt_once_it_waits).start()
+        try:
+            with pytest.raises(KeyboardInterrupt):
+                mine.wait()
+        finally:
+            signal.signal(signal.SIGUSR1, previous)
+        held.go_on.set()
+        leader.join()
+        journal.commit([one(1, b"after")])
+        assert payloads(journal) == [b"leader", b"interrupted", b"after"]
+
+
+# --- owning ---
+
+
+def test_a_second_owner_is_told_who_holds_the_directory(tmp_path: Path) -> None:
+    code = (
+        "import sys; from penstock.journal.journal import Journal; from penstock.errors import DirectoryLocked\n"
+        "try: Journal(sys.argv[1])\n"
+        "except DirectoryLocked as error: print(error.holder, '|', error)"
+    )
+    with Journal(tmp_path):
+        told = subprocess.run(
+            [sys.executable, "-c", code, str(tmp_path)], capture_output=True, text=True, check=True
+        ).stdout
+        assert f"process {os.getpid()} on" in told
+        assert "penstock serve" in told
+        with pytest.raises(DirectoryLocked):
+            Journal(tmp_path)
+    Journal(tmp_path).close()
+
+
+def test_the_lock_ends_with_its_owner_though_a_forked_child_lives_on(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:  # the child: its copy must be useless, and must not keep the lock
+        os.close(writing)
+        try:
+            journal.append([one(1, b"from the child")])
+            code = 1
+        except ForkedProcess:
+            code = 0
+        os.read(reading, 1)
+        os._exit(code)
+    os.close(reading)
+    journal.commit([one(1, b"from the parent")])
+    journal.close()
+    with Journal(tmp_path) as again:
+        assert payloads(again) == [b"from the parent"]
+    os.close(writing)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def test_a_closed_journal_refuses_everything(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    journal.close()
+    journal.close()
+    with pytest.raises(BrokerClosed):
+        journal.commit([one(1, b"x")])
+    with pytest.raises(BrokerClosed):
+        list(journal.read(1))
+
+
+def test_closing_commits_what_is_queued(tmp_path: Path) -> None:
+    journal = Journal(tmp_path, durability="os")
+    journal.append([one(1, b"queued")])
+    journal.close()
+    with Journal(tmp_path) as journal:
+        assert journal.recovery.end == "clean"
+        assert payloads(journal) == [b"queued"]
+
+
+def test_every_owner_begins_a_new_epoch_even_if_it_writes_nothing(tmp_path: Path) -> None:
+    epochs = []
+    for _ in range(4):
+        with Journal(tmp_path) as journal:
+            epochs.append(journal.epoch)
+    assert epochs == [1, 2, 3, 4]
+
+
+def test_time_in_the_journal_never_goes_back_when_the_clock_does(tmp_path: Path) -> None:
+    clock = ManualClock()
+    with Journal(tmp_path, clock=clock) as journal:
+        journal.commit([one(1, b"a")])
+        clock.set_back(seconds=3600)
+        journal.commit([one(1, b"b")])
+        times = [frame.header.time_us for frame in journal.frames()]
+    assert times == sorted(times)
+
+
+def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
+    path = tmp_path / "deep" / "journal"
+    with Journal(path, segment_bytes=4096) as journal:
+        for n in range(40):
+            journal.commit([batch(1, n, 4)])
+        journal.snapshot(b"")
+        for file in path.iterdir():
+            assert file.stat().st_mode & 0o777 == 0o600, file
+    assert path.stat().st_mode & 0o777 == 0o700

@@ -1,0 +1,188 @@
+"""Reading by offset, by time and by frame, from inside and from another process's view, and across damage."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.journal import reading
+from penstock.journal.cleaner import DeadRange, clean
+from penstock.journal.damage import MISSING
+from penstock.journal.journal import Journal, OwnerView
+from penstock.journal.rows import Rows, messages
+from penstock.journal.view import DirectoryView, View
+from tests.unit.journal.specimen import batch, flip
+
+ViewOf = Callable[[Journal], View]
+
+
+@pytest.fixture(params=["owner", "outside"])
+def view_of(request: pytest.FixtureRequest) -> ViewOf:
+    """The two ways of looking at a journal, which must see the same."""
+    if request.param == "owner":
+        return OwnerView
+    return lambda journal: DirectoryView(journal.directory.path)
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal", segment_bytes=1 << 15) as opened:
+        yield opened
+
+
+def timed(log: int, offset: int, count: int, timestamp: int) -> Rows:
+    return messages(
+        log,
+        [b"%d/%d" % (log, offset + n) for n in range(count)],
+        ids=range(offset, offset + count),
+        timestamp=timestamp,
+    )
+
+
+def fill(journal: Journal, commits: int = 400) -> dict[int, list[bytes]]:
+    """Log 1 densely, log 2 now and then, log 3 twice."""
+    expected: dict[int, list[bytes]] = {1: [], 2: [], 3: []}
+    for n in range(commits):
+        rows = [timed(1, len(expected[1]), 1 + n % 4, n * 10)]
+        if n % 50 == 7:
+            rows.append(timed(2, len(expected[2]), 1, n * 10))
+        if n in (3, commits - 2):
+            rows.append(timed(3, len(expected[3]), 2, n * 10))
+        for r in rows:
+            start = len(expected[r.log])
+            expected[r.log] += [b"%d/%d" % (r.log, start + i) for i in range(r.count)]
+        journal.commit(rows)
+    return expected
+
+
+def payloads(view: View, log: int, offset: int = 0) -> list[bytes]:
+    return [bytes(p) for found in reading.batches(view, log, offset) for p in found.values("payload")]
+
+
+def test_every_log_is_read_from_every_offset(journal: Journal, view_of: ViewOf) -> None:
+    expected = fill(journal)
+    assert len(journal.segments()) > 2
+    view = view_of(journal)
+    for log, all_of_it in expected.items():
+        for offset in range(0, len(all_of_it) + 2, 1 if log > 1 else 37):
+            assert payloads(view, log, offset) == all_of_it[offset:]
+    assert payloads(view, 99) == []
+
+
+def test_the_first_message_at_a_time_is_found(journal: Journal, view_of: ViewOf) -> None:
+    fill(journal)
+    view = view_of(journal)
+    times = [
+        (o, t)
+        for b in reading.batches(view, 1)
+        for o, t in zip(b.offsets, b.values("timestamp"), strict=True)
+    ]
+    for wanted in (-5, 0, 1, 10, 1995, 2000, 3990):
+        assert reading.offset_at(view, 1, wanted) == next(o for o, t in times if t >= wanted)
+    assert reading.offset_at(view, 1, 1 << 60) is None
+    assert reading.offset_at(view, 3, 31) == 2
+    assert reading.offset_at(view, 99, 0) is None
+
+
+def test_a_time_is_found_though_the_clock_went_back(journal: Journal, view_of: ViewOf) -> None:
+    stamps = [100, 200, 50, 60, 300, 10]
+    for n, stamp in enumerate(stamps):
+        journal.commit([timed(1, n, 1, stamp)])
+    view = view_of(journal)
+    for wanted in (0, 55, 100, 150, 250, 300):
+        assert reading.offset_at(view, 1, wanted) == next(
+            n for n, stamp in enumerate(stamps) if stamp >= wanted
+        )
+
+
+def test_frames_are_read_behind_a_sequence_number(journal: Journal, view_of: ViewOf) -> None:
+    fill(journal)
+    view = view_of(journal)
+    last = journal.stats().sequence
+    for after in (0, 1, 57, 300, last - 1, last):
+        assert [frame.sequence for frame in reading.frames(view, after)] == list(range(after + 1, last + 1))
+
+
+def test_reading_again_goes_on_where_the_journal_has_grown(journal: Journal, view_of: ViewOf) -> None:
+    view = view_of(journal)
+    seen: list[bytes] = []
+    for round_ in range(30):
+        journal.commit([timed(1, round_ * 20, 20, round_)])
+        seen += payloads(view, 1, len(seen))
+    assert seen == [b"1/%d" % n for n in range(600)]
+
+
+def test_a_reader_goes_on_when_its_segment_is_dropped_rewritten_and_recycled(
+    journal: Journal, view_of: ViewOf
+) -> None:
+    fill(journal)
+    view = view_of(journal)
+    iterator = reading.batches(view, 1)
+    seen = [offset for _ in range(3) for offset in next(iterator).offsets]
+    journal.snapshot(b"")
+    journal.commit([timed(5, 0, 1, 0)])
+    journal.snapshot(b"")
+    done = clean(journal, lambda log, first, last: [DeadRange(first, last, 1)] if log == 1 else [])
+    assert done.segments_dropped + done.segments_rewritten > 2
+    for n in range(300):
+        journal.commit([timed(6, n * 10, 10, 0)])
+    seen += [offset for found in iterator for offset in found.offsets]
+    assert seen == sorted(set(seen))
+    assert payloads(view, 3) == [b"3/%d" % n for n in range(4)]
+    assert journal.damage == []
+
+
+def test_damage_is_found_when_it_is_first_read_and_everything_around_it_is_served(tmp_path: Path) -> None:
+    """A snapshot covers the segment, so that opening does not look into it."""
+    for position in (10, 70, 200):  # a frame's header, its section's header, its payloads
+        path = tmp_path / str(position)
+        with Journal(path, segment_bytes=4096) as journal:
+            for n in range(60):
+                journal.commit([batch(1, n * 3, 3), batch(2, n, 1)])
+            journal.snapshot(b"")
+            frame = next(f for f in journal.frames() if f.sequence == 5)
+        flip(path / f"{1:020d}.segment", (frame.header.position + position) * 8)
+        with Journal(path, segment_bytes=4096) as journal:
+            assert journal.damage == []
+            read = [offset for found in journal.read(1) for offset in found.offsets]
+            assert read == [n for n in range(180) if n not in (9, 10, 11)]
+            (damage,) = journal.damage
+            assert sorted(damage.spans) == [(1, 9, 11), (2, 3, 3)]
+            assert damage.messages == journal.stats().damaged_messages == 4
+            assert (path / "quarantine" / str(damage.copy)).stat().st_size == damage.bytes
+            list(journal.read(2))
+            assert len(journal.damage) == 1
+        with Journal(path, segment_bytes=4096) as journal:
+            assert [d.spans for d in journal.damage] == [damage.spans], (
+                "later owners know it from the summary"
+            )
+
+
+def test_a_segment_deleted_under_its_owner_is_reported_and_skipped(journal: Journal) -> None:
+    fill(journal)
+    victim = journal.segments()[1]
+    journal.directory.segment(victim.number).unlink()
+    read = [offset for found in journal.read(1) for offset in found.offsets]
+    lost = victim.index.logs[1]
+    assert read == [n for n in range(journal.next_offset(1)) if not lost.first <= n <= lost.last]
+    assert [damage.what for damage in journal.damage] == [MISSING]
+
+
+def test_an_outside_reader_without_a_mark_reads_what_is_sealed(journal: Journal) -> None:
+    expected = fill(journal)
+    (journal.directory.path / "mark").unlink()
+    found = payloads(DirectoryView(journal.directory.path), 1)
+    sealed = sum(info.index.logs[1].rows for info in journal.segments()[:-1])
+    assert found == expected[1][:sealed]
+
+
+def test_a_batch_gives_columns_from_the_offset_that_was_asked_for(journal: Journal) -> None:
+    journal.commit([timed(1, 0, 10, 5)])
+    (found,) = journal.read(1, 7)
+    assert len(found) == 3
+    assert list(found.offsets) == [7, 8, 9]
+    assert [bytes(p) for p in found.values("payload")] == [b"1/7", b"1/8", b"1/9"]
+    assert list(found.values("timestamp")) == [5, 5, 5]
+    assert list(found.values("key")) == [None] * 3
