@@ -116,3 +116,9 @@ COMMIT_INTERVAL_MS_MAX: Final = 60_000.0
 
 # Rewriting pays when at least half of the space comes back.
 REWRITE_LIVE_SHARE_MAX: Final = 0.5
+
+# Somebody who only asks who holds a directory holds its lock for an instant: look again before believing it.
+LOCK_TRIES: Final = 3
+
+# Between two such tries.
+LOCK_PAUSE_S: Final = 0.02

@@ -21,6 +21,9 @@ Read the modules in this order; each opens with its theory of operation.
 `commit`       group commit: tickets, and the leader who commits for all
 `journal`      the owner: it joins all of these
 `cleaner`      drop and rewrite segments whose rows are dead
+`soundness`    whether every value of a frame can be read, beyond its checksums
+`examination`  one segment, looked at byte by byte
+`accounting`   which messages are gone, and what took them (pure)
 `checkup`      verify and repair
 `arrow`        sections as Arrow record batches (needs pyarrow)
 =============  =====================================================================================

@@ -20,6 +20,7 @@ import re
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from penstock import limits
 from penstock.errors import CorruptJournal, DirectoryLocked
 from penstock.journal.files import Files, read_whole, write_whole
 
@@ -118,7 +119,7 @@ class Ownership:
         self._files = files
         self._fd = files.open(directory.lock, write=True, create=True)
         try:
-            if not files.lock(self._fd):
+            if not _locked(files, self._fd):
                 holder = _holder_named_in(directory)
                 raise DirectoryLocked(
                     f"{directory.path} is held by {holder}. One process may own a journal: let it finish, or run "
@@ -137,6 +138,14 @@ class Ownership:
         if self._fd >= 0:
             fd, self._fd = self._fd, -1
             self._files.close(fd)
+
+
+def _locked(files: Files, fd: int) -> bool:
+    for _ in range(limits.LOCK_TRIES - 1):
+        if files.lock(fd):
+            return True
+        files.pause(limits.LOCK_PAUSE_S)
+    return files.lock(fd)
 
 
 def holder(directory: Directory) -> str | None:

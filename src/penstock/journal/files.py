@@ -20,6 +20,7 @@ import fcntl
 import os
 import socket
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, TypeVar
@@ -139,6 +140,10 @@ class Files:
         except BlockingIOError:
             return False
         return True
+
+    def pause(self, seconds: float) -> None:
+        """Let others go first."""
+        time.sleep(seconds)
 
     def random(self) -> int:
         """Sixty-four bits that nobody can guess, never zero."""

@@ -29,10 +29,11 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock import limits
 from penstock.clock import Clock
 from penstock.errors import CorruptJournal
 from penstock.journal import mark as marks
@@ -81,6 +82,16 @@ class Report(msgspec.Struct):
     damage: list[Damage] = []
 
 
+class Gap(NamedTuple):
+    """Offsets that are missing before a frame, which is at `position` of `segment`."""
+
+    segment: int
+    position: int
+    log: int
+    first: int
+    stop: int
+
+
 class Walk:
     """What scanning one segment found: `bad` ranges in order, of which the last `trailing` have no good frame behind them."""
 
@@ -115,7 +126,7 @@ class Recovery:
         self._progress = progress or (lambda _bytes: None)
         self._mark: Mark | None = None
         self._snapshot: Snapshot | None = None
-        self._gaps: list[tuple[int, int, int, int]] = []  # (index of the damage before it, log, first, stop)
+        self._gaps: list[Gap] = []
         self.report = Report(cut=[], damage=[])
         self.state = State()
         self.infos: list[SegmentInfo] = []
@@ -277,7 +288,7 @@ class Recovery:
                 walk.trailing = 0
                 if walk.above is None and item.header.end > synced:
                     walk.above = item.header.position
-                self._take(item, info, len(self.report.damage) + len(walk.bad))
+                self._take(item, info)
             walk.sealed = scan.sealed
             info.end = scan.end
         finally:
@@ -285,7 +296,7 @@ class Recovery:
         self.report.bytes += walk.size
         return walk
 
-    def _take(self, frame: Frame, info: SegmentInfo, damages: int) -> None:
+    def _take(self, frame: Frame, info: SegmentInfo) -> None:
         head = frame.header
         spans = frame.spans()
         if head.sequence > info.index.last_sequence:
@@ -297,11 +308,10 @@ class Recovery:
             return
         self.report.frames += 1
         self.report.messages += head.messages
-        if damages:
-            for span in spans:
-                expected = self.state.next_offsets.get(span.log, 0)
-                if span.kind == MESSAGES.number and span.first > expected:
-                    self._gaps.append((damages - 1, span.log, expected, span.first))
+        for span in spans:
+            expected = self.state.next_offsets.get(span.log, 0)
+            if span.kind == MESSAGES.number and span.first > expected:
+                self._gaps.append(Gap(info.number, head.position, span.log, expected, span.first))
         self.state.apply(spans, lambda: frame.sections)
         if self._replay is not None:
             self._replay(frame)
@@ -343,8 +353,9 @@ class Recovery:
         info = walk.info
         synced = self._synced_end(info.label)
         tail = walk.bad[len(walk.bad) - walk.trailing :]
-        if not tail and info.end < min(synced, walk.size) and self._mark is not None:
-            tail = [self._lost_tail(walk)]
+        if self._mark is not None and self._mark.segment == info.number and info.end < synced:
+            tail = [*tail, Bad(info.number, info.end, synced, None, [])]  # perhaps the file does not even reach that far
+            info.end = synced
         elif not tail and (left := self._left_behind(walk)):
             tail = [Bad(info.number, info.end, left, None, [])]
         rot = [bad for bad in tail if bad.position < synced or self._mark is None]
@@ -433,9 +444,10 @@ class Recovery:
         """End a segment: seal it where it ends, unless it is, and write its summary."""
         writer = Writer.reopened(self._directory, info.label, -(-info.end // 8) * 8)
         try:
+            if not sealed and writer.allocated < writer.end:
+                # The zeros of a hole could complete a frame that was cut within its last bytes and is given up as lost.
+                self._files.write(writer.fd, b"\xff" * min(8, writer.end - writer.allocated), writer.allocated)
             if not sealed:
-                # Zeros could complete a frame that was cut within its last bytes and has been given up as lost.
-                self._files.write(writer.fd, b"\xff" * (writer.end - info.end), info.end)
                 writer.seal(sequence=next_sequence, time_us=info.index.newest, epoch=info.index.epoch)
             writer.trim()
             info.end = writer.end
@@ -464,29 +476,29 @@ class Recovery:
         there = self.state.dropped.copy()
         for number in [*numbers, *(info.number for info in self.infos)]:
             there.add(number, number + 1)
-        top = max([*numbers, self._mark.segment if self._mark else 0], default=0)
-        for gap in there.gaps(1, top + 1):
+        mark = self._mark or Mark(0, 0, 0, 0, 0)
+        for gap in there.gaps(1, max([*numbers, mark.segment]) + 1):
             for number in gap:
-                self.report.damage.append(Damage(number, 0, 0, MISSING))
+                self.report.damage.append(Damage(number, 0, mark.end if mark.segment == number else 0, MISSING))
 
     def _account_for_gaps(self) -> None:
         """Offsets that are missing behind damage, and that nobody cleaned, were in it."""
-        changed = False
-        for place, log, first, stop in self._gaps:
-            for gap in self.state.explained(log, first, stop).gaps(first, stop):
-                self._blame(min(place, len(self.report.damage) - 1), log, gap.start, gap.stop - 1)
-                changed = True
+        blamed = False
+        for gap in self._gaps if self.report.damage else ():
+            before = [d for d in self.report.damage if (d.segment, d.position) < (gap.segment, gap.position)]
+            lost = self.state.explained(gap.log, gap.first, gap.stop).gaps(gap.first, gap.stop)
+            if before and lost:
+                self._blame(max(before, key=lambda d: (d.segment, d.position)), gap.log, lost)
+                blamed = True
         for info in self.infos:
-            if changed and info.sealed and info.damage:
+            if blamed and info.sealed and info.damage:
                 self._write_summary(info)
 
-    def _blame(self, place: int, log: int, first: int, last: int) -> None:
-        old = self.report.damage[place]
-        if (log, first, last) in old.spans:
-            return
-        spans = [*old.spans, (log, first, last)]
+    def _blame(self, old: Damage, log: int, lost: list[range]) -> None:
+        known = set(old.spans)
+        spans = [*old.spans, *(s for r in lost if (s := (log, r.start, r.stop - 1)) not in known)]
         new = msgspec.structs.replace(old, spans=spans, messages=max(old.messages, known_messages(spans)))
-        self.report.damage[place] = new
+        self.report.damage[self.report.damage.index(old)] = new
         for info in self.infos:
             info.damage = [new if damage is old else damage for damage in info.damage]
 
@@ -505,7 +517,7 @@ class Recovery:
             for log, _, last in damage.spans:
                 ahead[log] = max(ahead.get(log, 0), last + 1)
             if not damage.complete:
-                rows = damage.bytes // ROW_BYTES_MIN
+                rows = (damage.bytes or limits.SEGMENT_BYTES) // ROW_BYTES_MIN
                 lost += [(log, start, start + rows - 1, GIVEN_UP) for log, start in ahead.items() if rows]
                 ahead = {log: start + rows for log, start in ahead.items()}
             found += [

@@ -117,7 +117,15 @@ class DirectoryView:
             self.damage.append(damage)
 
     def refresh(self) -> Mark:
-        """Look at the directory again, in the order that makes what is found consistent: the mark, then the names."""
+        """Look at the directory again, and again if a segment was exchanged meanwhile."""
+        while True:
+            try:
+                return self._refresh()
+            except Moved:
+                continue
+
+    def _refresh(self) -> Mark:
+        """In the order that makes what is found consistent: the mark, then the names."""
         while True:
             mark = self._mark()
             numbers = [n for n in self.directory.contents().segments if mark is None or n <= mark.segment]
@@ -156,6 +164,8 @@ class DirectoryView:
             return None
         try:
             label, intact = read_label(self.directory.files, fd, number)
+            if not (label and intact) and not self.directory.segment(number).exists():
+                return None  # it was dropped, and is being recycled
             if label is None:
                 self.found(Damage(number, 0, self.directory.files.size(fd), ROT))
             elif not intact:
@@ -185,9 +195,11 @@ class DirectoryView:
         files = self.directory.files
         try:
             fd = files.open(self.directory.segment(info.number))
-        except FileNotFoundError:
-            return
+        except FileNotFoundError as error:
+            raise Moved from error
         try:
+            if current_generation(files, fd) not in (info.label.generation, None):
+                raise Moved
             size = files.size(fd)
             limit = mark.end if mark is not None and mark.segment == info.number else size
             scan = Scan(files, fd, info.label, position=info.end, limit=min(limit, size), stop_sequence=above)

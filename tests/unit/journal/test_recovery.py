@@ -371,3 +371,37 @@ def test_recovery_reports_what_it_found(many: Specimen, tmp_path: Path) -> None:
     assert report.summaries_rebuilt == len(many.segments) - 1
     assert report.bytes >= sum(seen) > 0
     assert report.seconds >= 0
+
+
+def test_a_segment_cut_exactly_between_two_frames_is_rot_and_its_offsets_are_given_up(
+    one: Specimen, tmp_path: Path
+) -> None:
+    for frame in frames_in(one.segments[-1])[2:]:
+        path = one.copy(tmp_path / "copy")
+        with (path / one.segments[-1].name).open("r+b") as file:
+            file.truncate(frame.header.position)
+        served, journal = reopened(path)
+        assert journal.recovery.end == ROT
+        for commit in one.commits:
+            for log, offset in offsets_of(commit) if commit not in served else ():
+                assert journal.next_offset(log) > offset or journal.next_offset(log) == 0
+
+
+def test_offsets_of_a_deleted_segment_are_never_used_again(many: Specimen, tmp_path: Path) -> None:
+    for segment in many.segments:
+        path = many.copy(tmp_path / "copy")
+        (path / segment.name).unlink()
+        with Journal(path) as journal:
+            for commit in many.commits:
+                for log, offset in offsets_of(commit):
+                    assert journal.next_offset(log) > offset
+
+
+def test_a_frame_that_crosses_what_is_read_at_once_is_not_taken_for_rot(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        for n in range(200):
+            journal.commit([messages(1, [b"%d" % n * 3000] * 3, ids=range(3), timestamp=n)])
+        expected = [content(frame) for frame in journal.frames()]
+    with Journal(tmp_path) as journal:
+        assert journal.damage == []
+        assert [content(frame) for frame in journal.frames()][: len(expected)] == expected

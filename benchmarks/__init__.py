@@ -1,0 +1,15 @@
+"""Benchmarks: one file per question asked of Penstock, its baseline measured in the same run.
+
+=============  =====================================================================================
+`answer`       what a question came to: ours, the baseline, the ratio, the target
+`rounds`       the way of measuring: ours and the baseline take turns
+`child`        work in a process of its own, where memory can be looked at and a crash is free
+`session`      the command line, a place on the disk, and what becomes of the answers
+`table`        answers as a table in the terminal
+`picture`      answers as a PNG
+`journal`      the questions asked of the journal (`make bench`)
+=============  =====================================================================================
+
+Compare ratios, not absolute numbers: the machine is never quiet, so a figure from one run says little beside one
+from another.
+"""

@@ -1,0 +1,114 @@
+"""How a command talks: tables and lines for people, JSON for programs, and how it ends.
+
+What is asked for goes to stdout, everything else (progress, warnings, errors) to stderr. With `--json` stdout holds JSON and nothing
+else. Stored text is shown with its control characters escaped: a payload must not move somebody's cursor.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import msgspec
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from penstock.errors import PenstockError
+
+FINE: Final = 0
+DAMAGED: Final = 1
+WRONG_USE: Final = 2
+
+#: A pipe has no width. Wide enough for every table here, unless COLUMNS says otherwise.
+PIPE_COLUMNS: Final = 160
+
+
+def console() -> Console:
+    """Tables for stdout, as wide as the terminal."""
+    piped = not sys.stdout.isatty() and "COLUMNS" not in os.environ
+    return Console(file=sys.stdout, width=PIPE_COLUMNS if piped else None, highlight=False, soft_wrap=False)
+
+
+def warn(text: str) -> None:
+    """One line on stderr."""
+    typer.echo(text, err=True)
+
+
+@contextmanager
+def answering() -> Iterator[None]:
+    """Around a command: its errors are one clear line, and a reader that has seen enough is no error."""
+    try:
+        yield
+        sys.stdout.flush()
+    except PenstockError as error:
+        warn(f"penstock: {error}")
+        raise typer.Exit(WRONG_USE) from None
+    except BrokenPipeError:
+        # Nobody reads any more. Python would flush what is left on exiting, and complain; let it go nowhere.
+        _send_stdout_nowhere()
+        raise typer.Exit(FINE) from None
+    except OSError as error:
+        warn(f"penstock: {error.filename or ''}: {error.strerror or error}")
+        raise typer.Exit(WRONG_USE) from None
+
+
+def _send_stdout_nowhere() -> None:
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)
+
+
+@contextmanager
+def progress_over(total_bytes: int, what: str) -> Iterator[Callable[[int], None]]:
+    """A progress bar over bytes on stderr, if that is a terminal; otherwise nothing."""
+    if not sys.stderr.isatty():
+        yield lambda _bytes: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total_bytes)
+        yield lambda done: bar.advance(task, done)
+
+
+def print_json(value: Any) -> None:
+    """A value on stdout, indented."""
+    sys.stdout.write(msgspec.json.format(msgspec.json.encode(value), indent=2).decode() + "\n")
+
+
+def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
+    """A table whose columns are named; those in `right` hold numbers."""
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", expand=False)
+    for name in columns:
+        made.add_column(name, justify="right" if name in right else "left", overflow="fold")
+    return made
+
+
+def moment(time_us: int) -> str:
+    """A time for people, in UTC."""
+    if not time_us:
+        return "–"
+    try:
+        return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
+    except (OverflowError, ValueError, OSError):
+        return f"{time_us} µs"
+
+
+def size(count: int) -> str:
+    """A number of bytes for people."""
+    for unit, scale in (("GiB", 30), ("MiB", 20), ("KiB", 10)):
+        if count >= 1 << scale:
+            return f"{count / (1 << scale):.1f} {unit}"
+    return f"{count} B"
+
+
+def harmless(text: str) -> str:
+    """Text with whatever could steer a terminal escaped."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)

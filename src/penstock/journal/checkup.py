@@ -1,0 +1,636 @@
+"""Verify and repair.
+
+Theory of operation
+-------------------
+`verify` looks at every byte and believes nothing that it can check: frames and their columns, labels, seals, summaries against a fresh scan,
+snapshots, the mark, segments that are gone, and messages that are gone though nobody recorded that they were cleaned. It never writes
+and takes no lock, so it may run beside the owner; then it looks up to the mark.
+
+Beside a live owner what looks wrong may only be in motion. So damage is believed only if a second look finds it again. The second
+look reads a later mark than the first one's list of files, and whatever went away was recorded, and synced, before it
+went: what is missing in both looks is really missing.
+
+What is wrong comes in three sorts: *damage* (something must be done), *known* (lost, and recorded as lost: nothing more can be
+done), *notes* (what a crash left; the next opening deals with it).
+
+`repair` mends what `verify` names, and nothing else. Order, and what an interruption leaves:
+
+1. Under the lock, what opening would overwrite is copied into `quarantine/`: a damaged mark, damaged labels. Wrong summaries are moved there.
+2. The journal is opened, which recovers it: torn ends are cut, damaged snapshots set aside, summaries and the mark written again, and
+   new damage is accounted for.
+3. Every lost message is recorded as cleaned with the outcome `DAMAGED`, in commits of its own.
+4. Each damaged segment is replaced by a copy with all of its good frames, whole, and none of its bad ranges, which are copied into
+   `quarantine/` first. The copy takes the old one's place by one rename. A file of which nothing can be read is moved to `quarantine/`.
+
+Each step leaves a journal that opens, and doing it again does only what is left.
+"""
+
+from __future__ import annotations
+
+import sys
+import zlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.clock import Clock, SystemClock
+from penstock.errors import CorruptJournal, InvalidArgument
+from penstock.journal import mark as marks
+from penstock.journal import snapshot as snapshots
+from penstock.journal import soundness
+from penstock.journal import summary as summaries
+from penstock.journal.accounting import as_spans, blame, by_log, chain_gaps, merge
+from penstock.journal.damage import HEADER, MISSING, ROT
+from penstock.journal.directory import SNAPSHOT as SNAPSHOT_FILE
+from penstock.journal.directory import SUMMARY as SUMMARY_FILE
+from penstock.journal.directory import Directory, Ownership, holder
+from penstock.journal.examination import (
+    FOREIGN,
+    LEFTOVER,
+    MARK,
+    OFFSETS,
+    SNAPSHOT,
+    SUMMARY,
+    Bounds,
+    Examination,
+    Finding,
+    Gap,
+    Place,
+    Spans,
+    examine,
+)
+from penstock.journal.files import Files, read_whole, write_whole
+from penstock.journal.frame import Frame
+from penstock.journal.journal import Journal
+from penstock.journal.mark import Mark
+from penstock.journal.rows import CLEANED, Rows
+from penstock.journal.segment import GAPS, START, Bad, Label, Scan, Writer, read_label
+from penstock.journal.state import DAMAGED, State
+from penstock.journal.view import Moved, SegmentInfo, require_journal
+from penstock.ranges import RangeSet
+
+Progress = Callable[[int], None]
+
+#: A mark that is read while it is being written is whole the next time; a damaged one never is.
+MARK_READS_MAX: Final = 100
+
+#: Lost ranges that are recorded in one commit: far below what a frame holds.
+RECORDED_AT_ONCE: Final = 10_000
+
+
+class Checked(msgspec.Struct, frozen=True):
+    """One segment as a checkup saw it."""
+
+    number: int
+    bytes: int
+    frames: int
+    messages: int
+    sealed: bool
+    damaged: bool
+
+
+class Checkup(msgspec.Struct):
+    """What `verify` found. `damage` wants repair; `lost` and `gone` are known; `notes` are dealt with by the next opening.
+
+    `lost` are messages (log, first, last) recorded as lost, `gone` the numbers of segments known to be missing, and
+    `unrecorded` the messages that are lost and that nobody has recorded yet.
+    """
+
+    path: str
+    holder: str | None = None
+    mark: Mark | None = None
+    frames: int = 0
+    messages: int = 0
+    bytes: int = 0
+    segments: list[Checked] = []
+    snapshots: list[int] = []
+    damage: list[Finding] = []
+    notes: list[Finding] = []
+    lost: Spans = []
+    gone: list[int] = []
+    unrecorded: Spans = []
+    seconds: float = 0.0
+
+    @property
+    def sound(self) -> bool:
+        """Whether nothing must be done."""
+        return not self.damage
+
+
+def verify(
+    path: str | Path,
+    files: Files | None = None,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> Checkup:
+    """Look at every byte of a journal, which may be in use; `progress` hears of the bytes that were looked at."""
+    clock = clock or SystemClock()
+    started = clock.monotonic_us()
+    directory = Directory(files or Files(), Path(path).absolute())
+    _require_journal(directory)
+    first = _Look(directory, {}, progress or (lambda _bytes: None))
+    if first.damage or first.lost:
+        second = _Look(directory, first.sound, lambda _bytes: None)
+        second.believe_only(first)
+        first = second
+    report = first.report()
+    report.seconds = (clock.monotonic_us() - started) / 1e6
+    return report
+
+
+def _require_journal(directory: Directory) -> None:
+    """A directory with a mark or a snapshot was a journal, even if every segment of it is gone."""
+    if directory.path.is_dir():
+        contents, _ = directory.survey()
+        if contents.segments or contents.snapshots or directory.mark.exists():
+            return
+    require_journal(directory)
+
+
+class _Look:
+    """One look at a directory. What `known` found sound before is not looked at again if it is still the same file."""
+
+    def __init__(self, directory: Directory, known: dict[int, Examination], progress: Progress) -> None:
+        self._directory = directory
+        self._known = known
+        self._progress = progress
+        self._examined: list[Examination] = []
+        self.damage: list[Finding] = []
+        self.notes: list[Finding] = []
+        self.lost: list[Gap] = []
+        self.gone: list[int] = []
+        self.snapshots: list[int] = []
+        # The order makes it consistent: a snapshot is never ahead of a mark that was read after it, and whatever the mark
+        # says was in the directory before it said so.
+        self._holder = holder(directory)
+        self._snapshot = self._look_at_snapshots(directory.survey()[0].snapshots)
+        self._mark = self._look_at_mark()
+        self._contents, foreign = directory.survey()
+        self._look_at_segments(self._labels(self._numbers()))
+        self.state = self._replayed()
+        self._look_for_missing_segments()
+        self._look_for_missing_messages()
+        self._look_at_leftovers(foreign)
+
+    @property
+    def sound(self) -> dict[int, Examination]:
+        """The finished segments in which nothing was wrong."""
+        return {e.number: e for e in self._examined if e.seal is not None and not e.damage and not e.notes}
+
+    def believe_only(self, earlier: _Look) -> None:
+        """Forget what an earlier look did not find: it was in motion."""
+        keys = {finding.key for finding in earlier.damage}
+        self.damage = [finding for finding in self.damage if finding.key in keys]
+        before = by_log((gap.log, gap.start, gap.stop - 1) for gap in earlier.lost)
+        self.lost = [
+            gap._replace(start=part.start, stop=part.stop)
+            for gap in self.lost
+            for part in before.get(gap.log, RangeSet()).overlap(gap.start, gap.stop)
+        ]
+
+    # --- the small files ---
+
+    def _look_at_snapshots(self, sequences: list[int]) -> snapshots.Snapshot | None:
+        newest: snapshots.Snapshot | None = None
+        for sequence in sequences:
+            try:
+                found = snapshots.read(self._directory, sequence)
+                if found is not None and found.sequence == sequence:
+                    State(found.journal)
+                    newest = found
+                    self.snapshots.append(sequence)
+                    continue
+            except InvalidArgument:  # the state in it does not decode
+                pass
+            self._damaged_file(
+                SNAPSHOT, self._directory.file(sequence, SNAPSHOT_FILE), "it does not match its checksum"
+            )
+        return newest
+
+    def _look_at_mark(self) -> Mark | None:
+        for _ in range(MARK_READS_MAX):
+            if (mark := marks.read(self._directory.files, self._directory.mark)) is not None:
+                return mark
+        if self._directory.mark.exists():
+            self._damaged_file(MARK, self._directory.mark, "it does not match its checksum")
+        else:
+            self.damage.append(Finding(MARK, self._directory.mark.name, detail="it is gone"))
+        return None
+
+    def _damaged_file(self, what: str, path: Path, detail: str) -> None:
+        """A small file that can be made again. If it is gone by now, somebody else has dealt with it."""
+        try:
+            size = len(read_whole(self._directory.files, path))
+        except FileNotFoundError:
+            return
+        self.damage.append(Finding(what, path.name, end=size, detail=detail))
+
+    # --- segments ---
+
+    def _numbers(self) -> list[int]:
+        """The segments to look at: beside an owner, only those that the mark has reached."""
+        numbers = self._contents.segments
+        if self._holder is None or self._mark is None:
+            return numbers
+        return [number for number in numbers if number <= self._mark.segment]
+
+    def _labels(self, numbers: list[int]) -> list[Label]:
+        found = [self._label(number) for number in numbers]
+        return [label for label in found if label is not None]
+
+    def _label(self, number: int) -> Label | None:
+        files, path = self._directory.files, self._directory.segment(number)
+        try:
+            fd = files.open(path)
+        except FileNotFoundError:
+            return None
+        try:
+            label, intact = read_label(files, fd, number)
+            size = files.size(fd)
+        finally:
+            files.close(fd)
+        if label is None and intact:
+            detail = "it holds another segment than its name says: give it its own name back"
+            self.damage.append(Finding(FOREIGN, path.name, number, 0, size, detail=detail))
+        elif label is None:
+            detail = "neither its header nor any frame near its start is whole"
+            self.damage.append(Finding(ROT, path.name, number, 0, size, detail=detail))
+        elif not intact:
+            detail = "the segment's own header does not match its checksum; it costs no message"
+            self.damage.append(Finding(HEADER, path.name, number, 0, START, detail=detail))
+        return label
+
+    def _look_at_segments(self, labels: list[Label]) -> None:
+        successors = [*(label.first_sequence for label in labels[1:]), None]
+        for label, successor in zip(labels, successors, strict=False):
+            found = self._examined_now(label, successor)
+            if found is None:
+                continue
+            self._examined.append(found)
+            self.damage += found.damage
+            self.notes += found.notes
+            if found.seal is not None:
+                self._look_at_summary(found)
+
+    def _examined_now(self, label: Label | None, successor: int | None) -> Examination | None:
+        """A segment as it is now, or None if it is gone: whether somebody recorded that is asked later.
+
+        A rewritten one must be looked at again at once. If it were passed over, it could be dropped before the second look,
+        and would be missing in both.
+        """
+        while label is not None:
+            known = self._known.get(label.number)
+            if known is not None and known.label == label:
+                return known
+            try:
+                return examine(self._directory, label, self._bounds(label, successor), self._progress)
+            except Moved:
+                label = self._label(label.number)
+        return None
+
+    def _bounds(self, label: Label, successor: int | None) -> Bounds:
+        mark = self._mark
+        if mark is None:
+            limit = sys.maxsize if self._holder is not None else None
+            return Bounds(limit, START, successor, successor is not None, marked=self._holder is not None)
+        here = mark.segment == label.number
+        synced = mark.end if here else START if mark.segment < label.number else sys.maxsize
+        limit = mark.end if here and self._holder is not None else None
+        return Bounds(limit, synced, successor, finished=mark.segment > label.number, marked=True)
+
+    def _look_at_summary(self, found: Examination) -> None:
+        path = self._directory.file(found.number, SUMMARY_FILE)
+        stored = summaries.read(self._directory, found.number)
+        if stored is None and path.exists():
+            self._damaged_file(SUMMARY, path, "it does not match its checksum")
+        elif stored is None or stored.generation != found.label.generation:
+            if self._holder is None:  # an owner may be about to write it
+                detail = "there is no summary of this segment; opening the journal makes it"
+                self.notes.append(Finding(LEFTOVER, path.name, found.number, detail=detail))
+        elif not found.damage and stored != self._fresh(found, stored):
+            self._damaged_file(SUMMARY, path, "it says something else than the segment that it is about")
+
+    @staticmethod
+    def _fresh(found: Examination, stored: summaries.Summary) -> summaries.Summary:
+        """The summary that the segment would get now.
+
+        Which damage it had once, only the stored one knows. Where it ends is its seal's word, or, when the next segment was
+        gone as the summary was made, that of the one behind it.
+        """
+        following = max(found.seal.sequence if found.seal is not None else 0, stored.next_sequence)
+        return summaries.of(found.label, found.end, following, found.index, stored.damage)
+
+    # --- what is gone ---
+
+    def _replayed(self) -> State:
+        """What the journal remembers: the newest snapshot, and all that the frames say. Later names win."""
+        covered = self._snapshot.sequence if self._snapshot else 0
+        older = [e.state for e in self._examined if e.index.last_sequence <= covered]
+        newer = [e.state for e in self._examined if e.index.last_sequence > covered]
+        state = State()
+        for part in [*older, State(self._snapshot.journal if self._snapshot else None), *newer]:
+            merge(state, part)
+        return state
+
+    def _look_for_missing_segments(self) -> None:
+        there = self.state.dropped.copy()
+        for number in self._contents.segments:
+            there.add(number, number + 1)
+        top = max([*self._numbers(), self._mark.segment if self._mark else 0], default=0)
+        for number in (number for gap in there.gaps(1, top + 1) for number in gap):
+            if (number, 0) in self.state.accounted:
+                self.gone.append(number)
+            else:
+                name = self._directory.segment(number).name
+                self.damage.append(Finding(MISSING, name, number, detail="the whole segment is gone"))
+
+    def _look_for_missing_messages(self) -> None:
+        """Offsets that are not there, that nobody recorded, and between which commits are missing."""
+        seen = RangeSet()
+        for found in self._examined:
+            for part in found.sequences:
+                seen.add(part.start, part.stop)
+        for gap in chain_gaps(self._examined, self.state.next_offsets):
+            if not seen.covers(gap.after.sequence + 1, gap.before.sequence):
+                self._lose(gap)
+        for finding in self.damage:
+            for log, first, last in finding.spans:
+                place = Place(finding.segment or 0, finding.position, 0)
+                self._lose(Gap(log, first, last + 1, place, place))
+
+    def _lose(self, gap: Gap) -> None:
+        for part in self.state.explained(gap.log, gap.start, gap.stop).gaps(gap.start, gap.stop):
+            self.lost.append(gap._replace(start=part.start, stop=part.stop))
+
+    def _look_at_leftovers(self, foreign: list[str]) -> None:
+        for name in foreign:
+            detail = (
+                "it looks like a file of a journal and is not one that this version of Penstock knows: move it away if it "
+                "does not belong there, or use the version that wrote it"
+            )
+            self.damage.append(Finding(FOREIGN, name, detail=detail))
+        if self._holder is not None:  # drafts are what the owner is working on
+            return
+        for name in self._contents.drafts:
+            detail = "a draft that a crash left; opening the journal throws it away"
+            self.notes.append(Finding(LEFTOVER, name, detail=detail))
+        for number in sorted(set(self._contents.summaries) - set(self._contents.segments)):
+            detail = "a summary without its segment; opening the journal throws it away"
+            name = self._directory.file(number, SUMMARY_FILE).name
+            self.notes.append(Finding(LEFTOVER, name, number, detail=detail))
+
+    # --- the report ---
+
+    def report(self) -> Checkup:
+        blamed = blame(self.damage, self.lost, self._directory)
+        hurt = {finding.segment for finding in blamed if finding.what not in (SUMMARY, OFFSETS)}
+        segments = [
+            Checked(e.number, e.size, e.index.frames, e.messages, e.seal is not None, e.number in hurt)
+            for e in self._examined
+        ]
+        recorded = by_log(
+            (log, part.start, part.stop - 1)
+            for log, outcomes in self.state.cleaned.items()
+            for part in outcomes.get(DAMAGED, ())
+        )
+        return Checkup(
+            str(self._directory.path),
+            self._holder,
+            self._mark,
+            frames=sum(s.frames for s in segments),
+            messages=sum(s.messages for s in segments),
+            bytes=sum(s.bytes for s in segments),
+            segments=segments,
+            snapshots=self.snapshots,
+            damage=blamed,
+            notes=self.notes,
+            lost=as_spans(recorded),
+            gone=self.gone,
+            unrecorded=as_spans(by_log((gap.log, gap.start, gap.stop - 1) for gap in self.lost)),
+        )
+
+
+# --- repair ---
+
+RECOVER: Final = "recover"
+RECORD: Final = "record"
+REWRITE: Final = "rewrite"
+SET_ASIDE: Final = "set aside"
+BY_HAND: Final = "by hand"
+
+
+class Action(msgspec.Struct, frozen=True):
+    """A step of a repair: what is done, to which file, how many bytes of it go into quarantine, and why."""
+
+    what: str
+    file: str
+    bytes: int = 0
+    detail: str = ""
+
+
+class Repair(msgspec.Struct):
+    """What `repair` would do, or did: the plan, what was found before and after, and the copies that were kept."""
+
+    path: str
+    done: bool
+    plan: list[Action]
+    before: Checkup
+    after: Checkup | None = None
+    kept: list[str] = []
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is something to be done, or left to be done."""
+        return not (self.after or self.before).sound
+
+
+def repair(
+    path: str | Path,
+    *,
+    yes: bool,
+    files: Files | None = None,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> Repair:
+    """Mend a journal that nobody holds. Without `yes` nothing is changed, and the report says what would be done."""
+    before = verify(path, files, progress, clock)
+    plan = _plan(before)
+    if not yes or not plan:
+        return Repair(before.path, False, plan, before)
+    if by_hand := [action for action in plan if action.what == BY_HAND]:
+        raise CorruptJournal(
+            f"{Path(before.path) / by_hand[0].file}: {by_hand[0].detail}. Nothing was changed"
+        )
+    kept = _keep_what_opening_overwrites(Directory(files or Files(), Path(before.path)), before)
+    with Journal(before.path, files=files, clock=clock) as journal:
+        kept += _mend(journal, before)
+    after = verify(path, files, None, clock)
+    return Repair(before.path, True, plan, before, after, kept)
+
+
+def _plan(checkup: Checkup) -> list[Action]:
+    actions = [
+        Action(BY_HAND, finding.file, detail=finding.detail)
+        for finding in checkup.damage
+        if finding.what == FOREIGN
+    ]
+    actions += [
+        Action(SET_ASIDE, finding.file, finding.bytes, f"damaged {finding.what}: keep a copy, make it again")
+        for finding in checkup.damage
+        if finding.what in (SUMMARY, SNAPSHOT, MARK)
+    ]
+    if checkup.damage or checkup.notes:
+        detail = "open the journal: cut a torn end, rescue what is above the mark, throw drafts away, begin a new epoch"
+        actions.append(Action(RECOVER, "", detail=detail))
+    if checkup.unrecorded:
+        text = ", ".join(f"log {log} offsets {first}–{last}" for log, first, last in checkup.unrecorded)
+        actions.append(Action(RECORD, "", detail=f"record as lost: {text}"))
+    for finding in checkup.damage:
+        if finding.what == MISSING:
+            actions.append(Action(RECORD, finding.file, detail="record the segment as lost"))
+    return actions + [_plan_segment(number, found) for number, found in _hurt(checkup).items()]
+
+
+def _plan_segment(number: int, findings: list[Finding]) -> Action:
+    name, size = findings[0].file, sum(finding.bytes for finding in findings)
+    if _unreadable(findings):
+        return Action(SET_ASIDE, name, size, "nothing in it can be read: keep it in quarantine")
+    ranges = ", ".join(f"{finding.position}–{finding.end}" for finding in findings)
+    return Action(
+        REWRITE, name, size, f"copy segment {number} without bytes {ranges}, which are kept in quarantine"
+    )
+
+
+def _hurt(checkup: Checkup) -> dict[int, list[Finding]]:
+    """The segments that must be written again, and why."""
+    found: dict[int, list[Finding]] = {}
+    for finding in checkup.damage:
+        if finding.segment is not None and finding.what not in (SUMMARY, MISSING, FOREIGN, OFFSETS):
+            found.setdefault(finding.segment, []).append(finding)
+    return found
+
+
+def _unreadable(findings: list[Finding]) -> bool:
+    """Whether not even a generation is known, so that no frame of the file can be told from other bytes."""
+    return any(finding.what == ROT and finding.position == 0 for finding in findings)
+
+
+def _keep_what_opening_overwrites(directory: Directory, checkup: Checkup) -> list[str]:
+    owner = Ownership(directory)
+    try:
+        kept = []
+        for finding in checkup.damage:
+            path = directory.path / finding.file
+            if finding.what == HEADER or (finding.what == MARK and path.exists()):
+                data = read_whole(directory.files, path)[: finding.end]
+                kept.append(_keep(directory, f"{finding.what}-of-{finding.file}.bytes", data))
+            elif finding.what == SUMMARY:
+                kept.append(_move_aside(directory, path))
+        for finding in checkup.notes:  # what is still known of a segment that is gone
+            path = directory.path / finding.file
+            if finding.what == LEFTOVER and finding.file.endswith(SUMMARY_FILE) and path.exists():
+                kept.append(_keep(directory, path.name, read_whole(directory.files, path)))
+        return kept
+    finally:
+        owner.release()
+
+
+def _keep(directory: Directory, name: str, data: bytes) -> str:
+    """A copy in quarantine. One of the same name with other bytes is from an earlier damage, and stays."""
+    path = directory.quarantine / name
+    if path.exists() and read_whole(directory.files, path) != data:
+        path = path.with_name(f"{path.stem}-{zlib.crc32(data):08x}{path.suffix}")
+    if not path.exists():
+        directory.files.make_directory(directory.quarantine)
+        write_whole(directory.files, path, data)
+    return path.name
+
+
+def _move_aside(directory: Directory, path: Path) -> str:
+    """Move a whole file into quarantine."""
+    directory.files.make_directory(directory.quarantine)
+    name = path.name
+    if (directory.quarantine / name).exists():
+        name = f"{name}-{directory.files.random():016x}"
+    directory.files.rename(path, directory.quarantine / name)
+    directory.files.sync_directory(directory.quarantine)
+    directory.files.sync_directory(directory.path)
+    return name
+
+
+def _mend(journal: Journal, checkup: Checkup) -> list[str]:
+    hurt = _hurt(checkup)
+    infos = {info.number: info for info in journal.segments()}
+    damaged = {number for number in infos if number in hurt or infos[number].damage}
+    with journal.tidying("repairing"):
+        _record(journal, checkup)
+        if any(not infos[number].sealed for number in damaged):
+            journal.rotate()  # only a finished segment can be replaced
+        kept = []
+        for number in sorted(damaged):
+            kept += _rewrite(journal, infos[number])
+        for number, findings in hurt.items():
+            path = journal.directory.segment(number)
+            if _unreadable(findings) and number not in infos:
+                paths = (path, journal.directory.file(number, SUMMARY_FILE))
+                kept += [_move_aside(journal.directory, path) for path in paths if path.exists()]
+        return kept
+
+
+def _record(journal: Journal, checkup: Checkup) -> None:
+    """Record lost messages, as far as recovery has not."""
+    lost = [
+        (log, part.start, part.stop - 1)
+        for log, first, last in checkup.unrecorded
+        for part in journal.state.explained(log, first, last + 1).gaps(first, last + 1)
+    ]
+    now = journal.now_us()
+    for start in range(0, len(lost), RECORDED_AT_ONCE):
+        journal.commit(
+            [
+                Rows(CLEANED, log, 1, {"first": first, "last": last, "outcome": DAMAGED, "time": now})
+                for log, first, last in lost[start : start + RECORDED_AT_ONCE]
+            ]
+        )
+    journal.sync()
+
+
+def _rewrite(journal: Journal, info: SegmentInfo) -> list[str]:
+    """Replace a segment by its good frames, whole; the names of the copies of everything else."""
+    directory, files = journal.directory, journal.directory.files
+    old = info.label
+    label = Label(info.number, files.random(), old.first_sequence, old.created_us, old.epoch, GAPS)
+    kept: list[str] = []
+    fd = files.open(directory.segment(info.number))
+    try:
+        writer = Writer.draft(directory, label, recycle=None, reserve=0)
+        try:
+            limit = min(info.end, files.size(fd))
+            scan = Scan(files, fd, old, limit=limit, stop_sequence=info.next_sequence)
+            for item in scan:
+                if isinstance(item, Frame) and soundness.flaw(item) is None:
+                    writer.append_moved(item)
+                else:
+                    kept.append(_keep_range(directory, fd, info.number, item))
+            if not scan.sealed and scan.end < limit:
+                rest = Bad(info.number, scan.end, limit, None, [])
+                kept.append(_keep_range(directory, fd, info.number, rest))
+            writer.seal(sequence=info.next_sequence or 0, time_us=info.index.newest, epoch=info.index.epoch)
+            writer.trim()
+            journal.replace(info, writer)
+        finally:
+            writer.close()
+    finally:
+        files.close(fd)
+    return kept
+
+
+def _keep_range(directory: Directory, fd: int, number: int, item: Frame | Bad) -> str:
+    if isinstance(item, Frame):
+        start, end = item.header.position, item.header.end
+    else:
+        start, end = item.position, item.end
+    data = directory.files.read(fd, end - start, start)
+    return _keep(directory, f"segment-{number:020d}-{start}-{end}.bytes", data)

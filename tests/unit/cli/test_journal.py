@@ -1,0 +1,334 @@
+"""What `penstock journal` prints, where, and how it exits: for people, for programs, in pipes, and when something is wrong."""
+
+from __future__ import annotations
+
+import base64
+import fcntl
+import json
+import os
+import pty
+import re
+import signal
+import struct
+import subprocess
+import sys
+import termios
+from importlib.metadata import distribution
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from typer.testing import CliRunner, Result
+
+import penstock
+from penstock.cli.app import app
+from penstock.journal.journal import Journal
+from penstock.journal.rows import messages
+from tests.unit.journal.specimen import Specimen, flip, make
+
+COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory: pytest.TempPathFactory) -> Specimen:
+    return make(tmp_path_factory.mktemp("sound") / "journal", 40, segment_bytes=4096, snapshots=True)
+
+
+@pytest.fixture
+def damaged(sound: Specimen, tmp_path: Path) -> Path:
+    """One flipped byte of the second segment."""
+    path = sound.copy(tmp_path / "journal")
+    flip(path / f"{2:020d}.segment", 8 * 700)
+    return path
+
+
+def run(*arguments: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in arguments])
+
+
+def process(*arguments: object, **settings: Any) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [*COMMAND, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60, **settings
+    )
+
+
+def answer(result: Result) -> Any:
+    """What a command with `--json` printed: JSON, and nothing else."""
+    return json.loads(result.stdout)
+
+
+# --- info ---
+
+
+def test_info_names_the_logs_and_their_offsets(sound: Specimen) -> None:
+    result = run("journal", "info", sound.path)
+    assert result.exit_code == 0
+    assert "orders" in result.stdout
+    assert "nobody" in result.stdout
+    found = answer(run("journal", "info", sound.path, "--json"))
+    assert [log["name"] for log in found["logs"]] == ["orders", None, None]
+    assert found["segments"][-1]["state"] == "active"
+    assert {s["state"] for s in found["segments"][:-1]} == {"sealed"}
+    assert found["logs"][0]["next"] == sum(
+        len(s["logs"]) and s["logs"][0]["messages"] for s in found["segments"]
+    )
+    assert len(found["snapshots"]) == 2
+
+
+def test_info_says_who_holds_the_journal(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as journal:
+        journal.commit([messages(1, [b"a"], ids=[1], timestamp=1)])
+        held = json.loads(process("journal", "info", tmp_path / "j", "--json").stdout)
+    assert str(os.getpid()) in held["holder"]
+    assert held["messages"] == 1
+
+
+# --- verify ---
+
+
+def test_verify_of_a_sound_journal_exits_0(sound: Specimen) -> None:
+    result = process("journal", "verify", sound.path)
+    assert (result.returncode, result.stderr) == (0, "")
+    assert result.stdout.startswith("Sound")
+
+
+def test_verify_names_segment_bytes_and_messages_and_exits_1(damaged: Path) -> None:
+    result = process("journal", "verify", damaged)
+    assert result.returncode == 1
+    assert re.search(r"rot +│ 2\.segment +│ \d+–\d+ +│ +\d+ │ log \d: \d+–\d+", result.stdout)
+    found = answer(run("journal", "verify", damaged, "--json"))
+    assert found["sound"] is False
+    (damage,) = found["damage"]
+    assert (damage["what"], damage["segment"]) == ("rot", 2)
+    assert damage["position"] < 700 < damage["end"]
+    assert sum(s["last"] - s["first"] + 1 for s in damage["spans"]) == damage["messages"] > 0
+
+
+def test_verify_of_a_live_journal_exits_0(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j", segment_bytes=4096) as journal:
+        for n in range(100):
+            journal.commit([messages(1, [b"a" * 100], ids=[1], timestamp=n)])
+        result = process("journal", "verify", tmp_path / "j")
+    assert result.returncode == 0
+    assert "Held by process" in result.stdout
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "repair", "dump"])
+def test_directory_that_is_no_journal_is_one_line_and_exits_2(command: str, tmp_path: Path) -> None:
+    for path in (tmp_path, tmp_path / "nowhere"):
+        result = process("journal", command, path)
+        assert result.returncode == 2
+        assert (result.stdout, result.stderr.count("\n")) == ("", 1)
+        assert "is not a journal" in result.stderr
+
+
+def test_foreign_file_is_one_line_and_exits_2_when_reading(damaged: Path) -> None:
+    (damaged / "7.segment").touch()
+    result = run("journal", "info", damaged)
+    assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    "arguments", [["journal", "verify"], ["journal", "mend", "x"], ["journal", "dump", "x", "--limit", "-1"]]
+)
+def test_wrong_use_exits_2(arguments: list[str]) -> None:
+    assert run(*arguments).exit_code == 2
+
+
+# --- repair ---
+
+
+def test_repair_without_yes_says_what_it_would_do_and_exits_1(damaged: Path) -> None:
+    before = (damaged / f"{2:020d}.segment").read_bytes()
+    result = process("journal", "repair", damaged)
+    assert result.returncode == 1
+    assert "To be done" in result.stdout
+    assert "--yes" in result.stdout
+    assert (damaged / f"{2:020d}.segment").read_bytes() == before
+
+
+def test_repair_with_yes_mends_and_exits_0(damaged: Path) -> None:
+    done = answer(run("journal", "repair", damaged, "--yes", "--json"))
+    assert (done["done"], done["needed"], done["after"]["sound"]) == (True, False, True)
+    assert [(damaged / "quarantine" / name).exists() for name in done["kept"]] == [True]
+    assert process("journal", "verify", damaged).returncode == 0
+    assert "Known losses" in run("journal", "verify", damaged).stdout
+    assert "Nothing to repair" in run("journal", "repair", damaged).stdout
+
+
+def test_repair_of_a_journal_in_use_says_who_has_it_and_exits_2(damaged: Path) -> None:
+    with Journal(damaged):
+        result = process("journal", "repair", damaged, "--yes")
+    assert result.returncode == 2
+    assert f"process {os.getpid()}" in result.stderr
+    assert "Traceback" not in result.stderr
+
+
+# --- dump ---
+
+
+def test_dump_prints_rows_of_every_kind(sound: Specimen) -> None:
+    lines = run("journal", "dump", sound.path).stdout.splitlines()
+    assert lines[0].split() == ["sequence", "time", "kind", "log", "offset", "row"]
+    assert {line.split()[3] for line in lines[1:]} == {"metadata", "messages", "settlements"}
+    assert len(lines) - 1 == sum(len(commit[1]) for commit in sound.commits)
+
+
+def test_dump_gives_only_what_is_asked_for(sound: Specimen) -> None:
+    arguments = ["--json", "--kind", "messages", "--log", "2", "--from", "3", "--after", "5", "--limit", "4"]
+    rows = [json.loads(line) for line in run("journal", "dump", sound.path, *arguments).stdout.splitlines()]
+    assert [(row["kind"], row["log"], row["offset"]) for row in rows] == [
+        ("messages", 2, o) for o in range(3, 7)
+    ]
+    assert all(row["sequence"] > 5 for row in rows)
+
+
+@pytest.fixture
+def odd(tmp_path: Path) -> Path:
+    """Payloads that are text, no text, and text that would steer a terminal."""
+    with Journal(tmp_path / "odd") as journal:
+        journal.commit(
+            [messages(1, ["grüße".encode(), b"\xff\x00", b"\x1b[2Jgone"], ids=range(3), timestamp=7)]
+        )
+    return tmp_path / "odd"
+
+
+def test_dump_shows_text_as_text_and_other_bytes_in_hex(odd: Path) -> None:
+    shown = run("journal", "dump", odd).stdout
+    assert "payload=grüße" in shown
+    assert "payload=0xff00" in shown
+    assert "\x1b" not in shown
+
+
+def test_dump_as_json_gives_base64_and_text(odd: Path) -> None:
+    rows = [json.loads(line) for line in run("journal", "dump", odd, "--json").stdout.splitlines()]
+    assert [base64.b64decode(row["payload"]["base64"]) for row in rows] == [
+        "grüße".encode(),
+        b"\xff\x00",
+        b"\x1b[2Jgone",
+    ]
+    assert [row["payload"].get("text") for row in rows] == ["grüße", None, "\x1b[2Jgone"]
+
+
+def test_dump_without_payload_says_how_long_it_is(odd: Path) -> None:
+    rows = [
+        json.loads(line) for line in run("journal", "dump", odd, "--json", "--no-payload").stdout.splitlines()
+    ]
+    assert [row["payload_bytes"] for row in rows] == [7, 2, 8]
+    assert "gone" not in run("journal", "dump", odd, "--no-payload").stdout
+
+
+def test_dump_skips_damage_says_so_and_exits_1(damaged: Path) -> None:
+    result = process("journal", "dump", damaged, "--json")
+    assert result.returncode == 1
+    assert re.search("skipped rot in segment 2, bytes", result.stderr)
+    assert all(json.loads(line) for line in result.stdout.splitlines())
+
+
+def test_unknown_kind_is_one_line_and_exits_2(sound: Specimen) -> None:
+    result = run("journal", "dump", sound.path, "--kind", "letters")
+    assert result.exit_code == 2
+    assert "settlements" in result.stderr
+
+
+# --- pipes, terminals, signals ---
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """More rows than any pipe holds."""
+    path = tmp_path_factory.mktemp("long") / "journal"
+    with Journal(path, durability="os") as journal:
+        for n in range(20):
+            journal.commit([messages(1, [b"x" * 100] * 5000, ids=range(5000), timestamp=n)])
+        journal.sync()
+    return path
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_closed_pipe_ends_a_dump_quietly(long: Path, json_too: list[str]) -> None:
+    command = [*COMMAND, "journal", "dump", str(long), *json_too]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as dumping:
+        assert dumping.stdout is not None
+        assert dumping.stderr is not None
+        assert dumping.stdout.readline()
+        dumping.stdout.close()
+        assert (dumping.wait(60), dumping.stderr.read()) == (0, "")
+
+
+def test_interrupt_ends_a_dump_quietly_with_130(long: Path) -> None:
+    command = [*COMMAND, "journal", "dump", str(long)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as dumping:
+        assert dumping.stdout is not None
+        assert dumping.stderr is not None
+        assert dumping.stdout.readline()  # it is at work, and will soon wait for the full pipe
+        dumping.send_signal(signal.SIGINT)
+        dumping.stdout.read()
+        assert (dumping.wait(60), dumping.stderr.read()) == (130, "")
+
+
+def on_a_terminal(columns: int, *arguments: object) -> str:
+    """What a command shows on a terminal that is so wide."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
+    environment = {k: v for k, v in os.environ.items() if k not in ("COLUMNS", "NO_COLOR")}
+    with subprocess.Popen(
+        [*COMMAND, *map(str, arguments)],
+        stdout=theirs,
+        stderr=theirs,
+        stdin=theirs,
+        env=environment | {"TERM": "xterm"},
+    ):
+        os.close(theirs)
+        shown = b""
+        try:
+            while part := os.read(ours, 65536):
+                shown += part
+        except OSError:  # Linux's way to say that the other end is closed
+            pass
+    os.close(ours)
+    return shown.decode()
+
+
+@pytest.mark.parametrize("columns", [50, 100])
+@pytest.mark.parametrize("command", ["info", "verify", "dump"])
+def test_no_line_is_wider_than_the_terminal(sound: Specimen, columns: int, command: str) -> None:
+    shown = on_a_terminal(columns, "journal", command, sound.path)
+    plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", shown)
+    assert max(len(line) for line in re.split(r"[\r\n]+", plain)) <= columns
+
+
+def test_progress_is_shown_on_a_terminal_only(sound: Specimen) -> None:
+    assert "Verifying" in on_a_terminal(100, "journal", "verify", sound.path)
+    assert "Verifying" not in process("journal", "verify", sound.path).stderr
+
+
+# --- the command itself ---
+
+
+def test_version_is_printed() -> None:
+    assert run("--version").stdout == f"penstock {penstock.__version__}\n"
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "repair", "dump"])
+def test_help_has_examples(command: str) -> None:
+    assert f"penstock journal {command} ./queue" in run("journal", command, "--help").stdout
+
+
+def test_without_typer_it_says_what_to_install(tmp_path: Path) -> None:
+    """A Python that has msgspec and penstock and nothing else."""
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    for folder in (Path(msgspec.__file__).parent, Path(penstock.__file__).parent):
+        (packages / folder.name).symlink_to(folder)
+    info = Path(str(distribution("penstock").locate_file(""))).glob("penstock-*.dist-info")
+    for folder in info:
+        (packages / folder.name).symlink_to(folder)
+    code = f"import sys; sys.path.insert(0, {str(packages)!r}); from penstock.cli import main; main()"
+    result = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", code], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (result.returncode, result.stdout) == (1, "")
+    assert 'pip install "penstock[cli]"' in result.stderr
+    assert result.stderr.count("\n") == 1
