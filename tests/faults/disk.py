@@ -79,7 +79,8 @@ class Disk(Mounted):
         _run("mkfs.ext4", "-q", "-F", str(self._image))
 
     def mount(self) -> None:
-        _run("mount", "-o", "loop", str(self._image), str(self.path))
+        # Without ext4's kindness to programs that forget to sync a file before they rename it.
+        _run("mount", "-o", "loop,noauto_da_alloc", str(self._image), str(self.path))
 
     def cut(self) -> None:
         """The power goes, now."""

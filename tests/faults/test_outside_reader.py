@@ -124,7 +124,7 @@ def _read_under_load(path: Path, passes: int) -> None:
 
 
 def test_a_reader_outside_sees_everything_while_segments_change_under_it(tmp_path: Path) -> None:
-    _read_under_load(tmp_path / "journal", 20)
+    _read_under_load(tmp_path / "journal", 12)
 
 
 @pytest.mark.campaign

@@ -36,6 +36,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
+from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from typing import Any, Final, Literal
 
@@ -89,26 +90,42 @@ Values = Any
 Encoded = tuple[Encoding, int, list[bytes]]
 
 
+_ONE: Final = {kind: struct.Struct(f"<{form}").pack for kind, (form, _) in FIXED.items()}
+_ONE_END: Final = struct.Struct("<ii").pack
+_FILLERS: Final[dict[int, Any]] = {Type.UTF8: "", Type.BINARY: b"", Type.MAP: {}}
+
+
 def encode(kind: Type, values: Values, rows: int, *, look_for_constant: bool = True) -> Encoded:
     """The encoding, number of nulls, and buffers of `values`; `rows` of them unless it is a single value."""
-    if isinstance(values, range):
-        _expect(len(values), rows)
-        return Encoding.SEQUENCE, 0, [SEQUENCE.pack(values.start, values.step)]
-    if not isinstance(values, list):
-        return Encoding.CONSTANT, 0, _plain(kind, [values])
+    if type(values) is not list:
+        if type(values) is range:
+            _expect(len(values), rows)
+            return Encoding.SEQUENCE, 0, [SEQUENCE.pack(values.start, values.step)]
+        return Encoding.CONSTANT, 0, _single(kind, values)
     _expect(len(values), rows)
     if rows == 1 or (look_for_constant and values.count(values[0]) == rows):
-        return Encoding.CONSTANT, 0, _plain(kind, values[:1])
+        return Encoding.CONSTANT, 0, _single(kind, values[0])
     try:
         return Encoding.PLAIN, 0, _plain(kind, values)
     except InvalidArgument:
         # Nulls are rare, and no type packs one: looking for them first would cost every column.
         if None not in values:
             raise
-    nulls = values.count(None)
-    filler: Any = 0 if kind in FIXED else "" if kind is Type.UTF8 else b"" if kind is Type.BINARY else {}
+    filler = _FILLERS.get(kind, 0)
     filled = [filler if value is None else value for value in values]
-    return Encoding.PLAIN, nulls, [_validity(values), *_plain(kind, filled)]
+    return Encoding.PLAIN, values.count(None), [_validity(values), *_plain(kind, filled)]
+
+
+def _single(kind: Type, value: Any) -> list[bytes]:
+    """The buffers of one row: what every commit of one message is made of."""
+    if type(value) is int and kind in _ONE:
+        try:
+            return [_ONE[kind](value)]
+        except struct.error as error:
+            raise InvalidArgument(f"{value} does not fit a column of type {kind.name}") from error
+    if type(value) is bytes and kind is Type.BINARY:
+        return [_ONE_END(0, len(value)), value]
+    return _plain(kind, [value])
 
 
 def all_null(values: Values) -> bool:
@@ -137,7 +154,16 @@ def _plain(kind: Type, values: list[Any]) -> list[bytes]:
 
 
 def _offsets(values: Sequence[Any]) -> bytes:
-    return struct.pack(f"<{len(values) + 1}i", *accumulate(map(len, values), initial=0))
+    lengths = list(map(len, values))
+    if lengths and lengths.count(lengths[0]) == len(lengths):
+        return _even_offsets(lengths[0], len(lengths))
+    return struct.pack(f"<{len(lengths) + 1}i", *accumulate(lengths, initial=0))
+
+
+@lru_cache(maxsize=64)
+def _even_offsets(size: int, rows: int) -> bytes:
+    """Values of one size have the same offsets every time, and batches have few sizes."""
+    return struct.pack(f"<{rows + 1}i", *range(0, size * rows + 1, size)) if size else bytes(4 * (rows + 1))
 
 
 def _binary(values: list[bytes]) -> list[bytes]:

@@ -6,8 +6,8 @@ Rows to be committed wait in a queue, each with a `Ticket`. The thread that find
 waits (as far as a frame holds), has it written and synced, completes those tickets, and hands the lead to one of the threads whose
 rows came meanwhile. So there is no committer thread to wake, and the more callers there are the larger the commits get.
 
-asyncio never writes or syncs on its loop: when rows come from a loop and nobody leads, one worker thread does. A loop hears of a commit
-once, however many of its futures that completes.
+asyncio never writes or syncs on its loop: when rows come from a loop and nobody leads, one worker thread does, from the end of the
+loop's turn on. A loop hears of a commit once, however many of its futures that completes.
 
 What always holds: tickets are committed in the order in which they were queued; a ticket's rows are in one frame; at most one thread leads; a
 thread that is interrupted while it waits passes on a lead it was given. An error while writing is *sticky*: the
@@ -25,39 +25,26 @@ from contextlib import AbstractContextManager
 
 from penstock import limits
 from penstock.errors import JournalFailed, PenstockError
-from penstock.journal.frame import OVERHEAD
 from penstock.journal.rows import Rows
 
 
 class Ticket:
     """Rows that wait to be committed, and then their outcome."""
 
-    __slots__ = (
-        "_future",
-        "_gate",
-        "_group",
-        "_lead",
-        "at_rest",
-        "bytes",
-        "done",
-        "error",
-        "rows",
-        "sequence",
-        "sync",
-    )
+    # One is made for every commit of every caller: what most never use is only on the class.
+    _gate: threading.Lock | None = None
+    _future: asyncio.Future[int] | None = None
+    _lead = False
+    at_rest: Callable[[], None] | None = None
+    done = False
+    error: PenstockError | None = None
+    sequence = 0
 
     def __init__(self, group: GroupCommit, rows: Sequence[Rows], size: int, *, sync: bool) -> None:
         self._group = group
-        self._gate: threading.Lock | None = None
-        self._future: asyncio.Future[int] | None = None
-        self._lead = False
         self.rows = rows
         self.bytes = size
         self.sync = sync
-        self.at_rest: Callable[[], None] | None = None
-        self.done = False
-        self.error: PenstockError | None = None
-        self.sequence = 0
 
     def wait(self) -> int:
         """Have the rows committed, by this thread or another; the sequence number of their frame."""
@@ -92,6 +79,7 @@ class GroupCommit:
         self._pending: deque[Ticket] = deque()
         self._in_hand: list[Ticket] = []
         self._leading = False
+        self._called: asyncio.AbstractEventLoop | None = None  # the loop that will wake the worker
         self._worker: threading.Thread | None = None
         self._work = threading.Semaphore(0)
         self._stopping = False
@@ -100,27 +88,38 @@ class GroupCommit:
 
     # --- queueing (the caller holds the lock) ---
 
-    def queue(self, rows: Sequence[Rows], *, sync: bool, at_rest: Callable[[], None] | None = None) -> Ticket:
-        """A ticket for rows that were prepared. Somebody must then wait for it.
+    def queue(
+        self, rows: Sequence[Rows], size: int, *, sync: bool, at_rest: Callable[[], None] | None = None
+    ) -> Ticket:
+        """A ticket for rows that were prepared, and take `size` bytes at the most. Somebody must then wait for it.
 
         `at_rest` is called by the leader once they are synced, while nothing else is being written.
         """
         if self.failure is not None:
             raise again(self.failure)
-        size = OVERHEAD + sum(r.bytes for r in rows)
         ticket = Ticket(self, rows, size, sync=sync)
-        ticket.at_rest = at_rest
+        if at_rest is not None:
+            ticket.at_rest = at_rest
         self._pending.append(ticket)
         self.pending_bytes += size
         return ticket
 
     def promise(self, ticket: Ticket, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
         """A future of `loop` for a ticket that was just queued."""
-        ticket._future = loop.create_future()
-        if not self._leading:
-            self._leading = True
-            self._wake_worker()
-        return ticket._future
+        future = ticket._future = loop.create_future()
+        if not self._leading and self._called is not loop:
+            # At the end of the loop's turn: then everybody who publishes in it is in the same commit, and the worker does not
+            # fight with the loop for the interpreter while they queue.
+            self._called = loop
+            loop.call_soon(self._have_worker_lead)
+        return future
+
+    def _have_worker_lead(self) -> None:
+        with self._lock:
+            self._called = None
+            if self._pending and not self._leading:
+                self._leading = True
+                self._wake_worker()
 
     # --- waiting ---
 
@@ -177,7 +176,8 @@ class GroupCommit:
             while self._pending:
                 ticket = self._pending[0]
                 size += ticket.bytes
-                rows += sum(r.count for r in ticket.rows)
+                for r in ticket.rows:
+                    rows += r.count
                 if batch and (size > limits.FRAME_BYTES_MAX or rows > limits.FRAME_ROWS_MAX):
                     break
                 batch.append(ticket)
@@ -210,7 +210,8 @@ class GroupCommit:
         loops: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
         with self._lock:
             for ticket in batch:
-                ticket.error = error
+                if error is not None:
+                    ticket.error = error
                 ticket.done = True
                 if ticket._gate is not None:
                     ticket._gate.release()

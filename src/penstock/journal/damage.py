@@ -39,7 +39,7 @@ class Damage(msgspec.Struct, frozen=True):
     @property
     def complete(self) -> bool:
         """Whether it is known which messages it cost."""
-        return self.what == HEADER or bool(self.frames) and known_messages(self.spans) >= self.messages
+        return self.what == HEADER or (bool(self.frames) and known_messages(self.spans) >= self.messages)
 
     @property
     def bytes(self) -> int:

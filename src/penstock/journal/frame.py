@@ -112,11 +112,16 @@ class Frame:
 
 
 class Body(NamedTuple):
-    """A commit's sections, encoded, before it is known where they go."""
+    """A commit's sections, encoded in parts, before it is known where they go."""
 
-    data: bytes
+    parts: list[bytes]
+    bytes: int
     spans: list[Span]
     messages: int
+
+    def sections(self) -> list[Section]:
+        """What was encoded, as a reader will see it."""
+        return sections(memoryview(b"".join(self.parts)), len(self.spans))
 
 
 def body(batch: Sequence[Rows]) -> Body:
@@ -124,19 +129,22 @@ def body(batch: Sequence[Rows]) -> Body:
     parts: list[bytes] = []
     spans: list[Span] = []
     places: dict[int, int] = {}
+    messages = 0
     for index, rows in enumerate(batch):
         places[id(rows)] = index
         parts += rows.encoded(places[id(rows.share)] if rows.share is not None else None)
         spans.append(rows.span())
-    data = b"".join(parts)
-    if len(data) > limits.FRAME_BYTES_MAX:
+        if rows.kind is MESSAGES:
+            messages += rows.count
+    size = sum(map(len, parts))
+    if size > limits.FRAME_BYTES_MAX:
         raise BatchTooLarge(
-            f"a commit of {len(data)} bytes is over the bound of {limits.FRAME_BYTES_MAX}: make it several"
+            f"a commit of {size} bytes is over the bound of {limits.FRAME_BYTES_MAX}: make it several"
         )
-    return Body(data, spans, sum(span.rows for span in spans if span.kind == MESSAGES.number))
+    return Body(parts, size, spans, messages)
 
 
-EMPTY: Final = Body(b"", [], 0)
+EMPTY: Final = Body([], 0, [], 0)
 
 
 def encode(
@@ -144,10 +152,10 @@ def encode(
 ) -> bytes:
     """The frame's bytes, for that place and no other."""
     checked = CHECKED.pack(
-        generation, MAGIC, VERSION, flags, len(content.spans), sequence, position, time_us, epoch, len(content.data),
+        generation, MAGIC, VERSION, flags, len(content.spans), sequence, position, time_us, epoch, content.bytes,
         content.messages, 0,
     )  # fmt: skip
-    return _closed(checked, content.data)
+    return _closed(checked, content.parts)
 
 
 def moved(frame: Frame, *, generation: int, position: int) -> bytes:
@@ -157,12 +165,15 @@ def moved(frame: Frame, *, generation: int, position: int) -> bytes:
         generation, MAGIC, VERSION, head.flags, head.sections, head.sequence, position, head.time_us, head.epoch,
         head.body_bytes, head.messages, 0,
     )  # fmt: skip
-    return _closed(checked, bytes(frame.body))
+    return _closed(checked, [bytes(frame.body)])
 
 
-def _closed(checked: bytes, data: bytes) -> bytes:
-    crc = zlib.crc32(checked)
-    return b"".join((checked, CRC.pack(crc), data, TRAILER.pack(zlib.crc32(data, crc), 0)))
+def _closed(checked: bytes, parts: list[bytes]) -> bytes:
+    """The checksums are taken part by part, so that the bytes are copied once."""
+    crc = start = zlib.crc32(checked)
+    for part in parts:
+        crc = zlib.crc32(part, crc)
+    return b"".join((checked, CRC.pack(start), *parts, TRAILER.pack(crc, 0)))
 
 
 def header(data: memoryview, at: int, generation: int | None) -> Header | None:

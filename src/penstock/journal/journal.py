@@ -70,7 +70,6 @@ from penstock.journal.rows import (
     Kind,
     Rows,
     merge,
-    sections,
 )
 from penstock.journal.segment import Label, Writer
 from penstock.journal.snapshot import Snapshot
@@ -248,7 +247,7 @@ class Journal:
     def sync(self) -> int:
         """Have everything that was committed so far on the disk; the last sequence number that is."""
         with self._lock:
-            ticket = self._group.queue([], sync=True)
+            ticket = self._group.queue([], 0, sync=True)
         ticket.wait()
         return self._durable.sequence
 
@@ -258,43 +257,34 @@ class Journal:
         if not rows:
             raise InvalidArgument("nothing to commit: give at least one section of rows")
         offsets = self._prepare(rows)
-        size = frames.OVERHEAD + sum(r.bytes for r in rows)
+        size = frames.OVERHEAD
+        floor = 0
+        for r in rows:
+            size += r.bytes
+            floor = max(floor, FLOORS.get(r.kind, limits.RESERVE_BYTES))
         if size > limits.FRAME_BYTES_MAX:
             raise BatchTooLarge(
                 f"a commit of {size} bytes is over the bound of {limits.FRAME_BYTES_MAX}: make it several"
             )
-        self._make_room(size, max(FLOORS.get(r.kind, limits.RESERVE_BYTES) for r in rows))
+        if self._active.room() < self._group.pending_bytes + size + floor:
+            self._make_room(size, floor)
         self._next_offsets.update(offsets)
-        return self._group.queue(rows, sync=sync and self.durability == "commit")
+        return self._group.queue(rows, size, sync=sync and self.durability == "commit")
 
     def _prepare(self, rows: Sequence[Rows]) -> dict[int, int]:
         """Give messages their offsets and check every value; the next offset of each log, not yet taken."""
         ahead: dict[int, int] = {}
-        shared = {id(r.share) for r in rows if r.share is not None}
-        seen: set[int] = set()
-        for r in rows:
+        shared = {id(r.share) for r in rows if r.share is not None} if len(rows) > 1 else ()
+        for index, r in enumerate(rows):
             if r.kind is MESSAGES:
-                ahead[r.log] = self._place(r, ahead.get(r.log, self._next_offsets.get(r.log, 0)))
-            if r.share is not None and id(r.share) not in seen:
+                log = r.log
+                ahead[log] = r.place(ahead[log] if log in ahead else self._next_offsets.get(log, 0))
+            if r.share is not None and r.share not in rows[:index]:
                 raise InvalidArgument(
                     "rows that share payloads must come after those they share, in the same append"
                 )
-            seen.add(id(r))
             r.prepare(alone=id(r) in shared)
         return ahead
-
-    @staticmethod
-    def _place(rows: Rows, expected: int) -> int:
-        """Put messages at the log's next offsets unless they have their own; the offset behind them."""
-        if rows.columns.get("offset") is None:
-            rows.columns["offset"] = expected if rows.count == 1 else range(expected, expected + rows.count)
-            return expected + rows.count
-        span = rows.span()
-        if span.first < expected:
-            raise InvalidArgument(
-                f"offset {span.first} of log {rows.log} is taken: the next one is {expected}"
-            )
-        return span.last + 1
 
     def _make_room(self, size: int, floor: int) -> None:
         wanted = self._group.pending_bytes + size + floor
@@ -346,7 +336,7 @@ class Journal:
             self._active.advance(heads[-1], content.spans)
             self._active_info.end = self._active.end
             self._sequence = sequence
-            self.state.apply(content.spans, lambda: sections(memoryview(content.data), len(content.spans)))
+            self.state.apply(content.spans, content.sections)
         return interrupted
 
     # --- syncing ---
@@ -389,7 +379,7 @@ class Journal:
     def rotate(self) -> None:
         """Seal the segment that is being written and go on in the next one now, whatever its length."""
         with self._lock:
-            ticket = self._group.queue([], sync=True, at_rest=self._rotate)
+            ticket = self._group.queue([], 0, sync=True, at_rest=self._rotate)
         ticket.wait()
 
     def _draft_next(self, first_sequence: int) -> tuple[Writer, int | None]:
@@ -485,9 +475,11 @@ class Journal:
         with self._tidy, _telling_what_failed("writing a snapshot", MaintenanceFailed):
             with self._lock:
                 if sequence is not None and not 0 < sequence <= self._sequence:
-                    raise InvalidArgument(f"commit {sequence} has not been committed: the last one is {self._sequence}")
+                    raise InvalidArgument(
+                        f"commit {sequence} has not been committed: the last one is {self._sequence}"
+                    )
                 ticket = self._group.queue(
-                    [], sync=True, at_rest=lambda: taken.append(self._snapshot_now(state, sequence))
+                    [], 0, sync=True, at_rest=lambda: taken.append(self._snapshot_now(state, sequence))
                 )
             ticket.wait()  # without the lock: another thread may lead, and needs it
             snapshot = taken[0]

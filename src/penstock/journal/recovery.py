@@ -354,7 +354,10 @@ class Recovery:
         synced = self._synced_end(info.label)
         tail = walk.bad[len(walk.bad) - walk.trailing :]
         if self._mark is not None and self._mark.segment == info.number and info.end < synced:
-            tail = [*tail, Bad(info.number, info.end, synced, None, [])]  # perhaps the file does not even reach that far
+            tail = [
+                *tail,
+                Bad(info.number, info.end, synced, None, []),
+            ]  # perhaps the file does not even reach that far
             info.end = synced
         elif not tail and (left := self._left_behind(walk)):
             tail = [Bad(info.number, info.end, left, None, [])]
@@ -446,7 +449,9 @@ class Recovery:
         try:
             if not sealed and writer.allocated < writer.end:
                 # The zeros of a hole could complete a frame that was cut within its last bytes and is given up as lost.
-                self._files.write(writer.fd, b"\xff" * min(8, writer.end - writer.allocated), writer.allocated)
+                self._files.write(
+                    writer.fd, b"\xff" * min(8, writer.end - writer.allocated), writer.allocated
+                )
             if not sealed:
                 writer.seal(sequence=next_sequence, time_us=info.index.newest, epoch=info.index.epoch)
             writer.trim()
@@ -479,7 +484,9 @@ class Recovery:
         mark = self._mark or Mark(0, 0, 0, 0, 0)
         for gap in there.gaps(1, max([*numbers, mark.segment]) + 1):
             for number in gap:
-                self.report.damage.append(Damage(number, 0, mark.end if mark.segment == number else 0, MISSING))
+                self.report.damage.append(
+                    Damage(number, 0, mark.end if mark.segment == number else 0, MISSING)
+                )
 
     def _account_for_gaps(self) -> None:
         """Offsets that are missing behind damage, and that nobody cleaned, were in it."""

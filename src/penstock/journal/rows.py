@@ -33,6 +33,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, Final, NamedTuple
 
 from penstock import limits
@@ -125,7 +126,7 @@ class Rows:
     (7, 9)
     """
 
-    __slots__ = ("_encoded", "bytes", "columns", "count", "kind", "log", "share")
+    __slots__ = ("_encoded", "_placed", "_span", "bytes", "columns", "count", "kind", "log", "share")
 
     def __init__(
         self, kind: Kind, log: int, count: int, columns: dict[str, Values], share: Rows | None = None
@@ -134,27 +135,42 @@ class Rows:
             raise InvalidArgument(f"a section holds 1 to {limits.FRAME_ROWS_MAX} rows, not {count}")
         if not 0 <= log <= limits.LOG_NUMBER_MAX:
             raise InvalidArgument(f"a log's number is 0 to {limits.LOG_NUMBER_MAX}, not {log}")
-        if unknown := columns.keys() - kind.fields.keys():
-            raise InvalidArgument(
-                f"{kind.name} have no column {sorted(unknown)}; they have {list(kind.fields)}"
-            )
+        if not columns.keys() <= kind.fields.keys():
+            unknown = sorted(columns.keys() - kind.fields.keys())
+            raise InvalidArgument(f"{kind.name} have no column {unknown}; they have {list(kind.fields)}")
         self.kind = kind
         self.log = log
         self.count = count
         self.columns = columns
         self.share = share
         self._encoded: list[bytes] | None = None
+        self._span: Span | None = None
+        self._placed = False
         self.bytes = 0
 
-    @property
-    def single(self) -> bool:
-        """Whether this may be merged with its like: one row, every column a single value, nothing shared."""
-        return self._encoded is None
+    def place(self, expected: int) -> int:
+        """Put messages at their log's next offsets, unless they came with their own; the offset behind them.
+
+        Rows that were refused, or are appended again, get new ones.
+        """
+        columns = self.columns
+        if self._placed or columns.get("offset") is None:
+            columns["offset"] = expected if self.count == 1 else range(expected, expected + self.count)
+            self._placed = True
+            self._span = self._encoded = None
+            return expected + self.count
+        span = self.span()
+        if span.first < expected:
+            raise InvalidArgument(
+                f"offset {span.first} of log {self.log} is taken: the next one is {expected}"
+            )
+        return span.last + 1
 
     def prepare(self, *, alone: bool) -> None:
         """Check every value, so that writing cannot fail on one, and learn how many bytes it takes at the most.
 
-        `alone` forbids merging: another section of the same append refers to this one.
+        One row, with nothing shared, stays unencoded: it may be merged with its like. `alone` forbids that: another section of the
+        same append refers to this one.
         """
         if self.count == 1 and self.share is None and not alone:
             self.bytes = _single_bytes(self)
@@ -169,18 +185,22 @@ class Rows:
         return self._encoded
 
     def span(self) -> Span:
-        """The bounds that go into the section's header."""
-        first, last = self._bounds(self.kind.place)
-        oldest, newest = self._bounds(self.kind.time)
-        return Span(self.kind.number, self.log, self.count, first, last, oldest, newest)
+        """The bounds that go into the section's header. Columns must not change any more."""
+        if self._span is None:
+            first, last = self._bounds(self.kind.place)
+            oldest, newest = self._bounds(self.kind.time)
+            self._span = Span(self.kind.number, self.log, self.count, first, last, oldest, newest)
+        return self._span
 
     def _bounds(self, column: str | None) -> tuple[int, int]:
         values = self.columns.get(column) if column else None
+        if type(values) is int:
+            return values, values
         if values is None:
             return 0, 0
-        if isinstance(values, range):
+        if type(values) is range:
             return (values[0], values[-1]) if values.step > 0 else (values[-1], values[0])
-        return (min(values), max(values)) if isinstance(values, list) else (values, values)
+        return min(values), max(values)
 
 
 def messages(
@@ -216,34 +236,30 @@ def _single_bytes(rows: Rows) -> int:
     total = HEADER.size
     fields = rows.kind.fields
     for name, given in rows.columns.items():
-        value = given
-        if type(given) is list or type(given) is range:
-            value = rows.columns[name] = _only(given)
-        if value is None:
-            continue
+        value = _only(rows, name, given) if type(given) is list or type(given) is range else given
         kind = fields[name].type
-        if kind in _LIMITS:
-            if type(value) is not int or not -_LIMITS[kind] <= value < _LIMITS[kind]:
-                raise InvalidArgument(
-                    f"column {name!r} takes a whole number of type {kind.name}, not {value!r}"
-                )
+        if type(value) is int and kind in _LIMITS:
+            if not -_LIMITS[kind] <= value < _LIMITS[kind]:
+                raise InvalidArgument(f"{value} does not fit column {name!r}, of type {kind.name}")
             total += 32
-        else:
-            parts = layout.encode(kind, value, 1)[2] if kind is not Type.BINARY else [_bytes(name, value)]
-            total += 8 + _TEXT_OVERHEAD * len(parts) + sum(map(len, parts))
+        elif type(value) is bytes and kind is _BINARY:
+            total += 64 + len(value)
+        elif value is not None:
+            total += 8 + sum(_TEXT_OVERHEAD + len(part) for part in _text(name, kind, value))
     return total
 
 
-def _only(values: Sequence[Any]) -> Any:
+def _text(name: str, kind: Type, value: object) -> list[bytes]:
+    if kind is not Type.UTF8 and kind is not Type.MAP:
+        raise InvalidArgument(f"column {name!r}, of type {kind.name}, does not take {value!r}")
+    return layout.encode(kind, value, 1)[2]
+
+
+def _only(rows: Rows, name: str, values: Sequence[Any]) -> Any:
     if len(values) != 1:
         raise InvalidArgument(f"a column has {len(values)} values where its section has 1 row")
+    rows.columns[name] = values[0]
     return values[0]
-
-
-def _bytes(name: str, value: object) -> bytes:
-    if type(value) is not bytes:
-        raise InvalidArgument(f"column {name!r} takes bytes, not {type(value).__name__}")
-    return value
 
 
 def merge(batch: Sequence[Rows]) -> list[Rows]:
@@ -256,9 +272,11 @@ def merge(batch: Sequence[Rows]) -> list[Rows]:
     latest: dict[int, list[Rows]] = {}
     for rows in batch:
         group = latest.get(rows.log)
-        if group is not None and rows.single and group[0].single and group[0].kind is rows.kind:
-            group.append(rows)
-            continue
+        if rows._encoded is None and group is not None:
+            head = group[0]
+            if head._encoded is None and head.kind is rows.kind:
+                group.append(rows)
+                continue
         group = [rows]
         groups.append(group)
         if rows.kind is METADATA:
@@ -270,56 +288,51 @@ def merge(batch: Sequence[Rows]) -> list[Rows]:
 
 def _joined(group: list[Rows]) -> Rows:
     head = group[0]
-    names = dict.fromkeys(name for rows in group for name in rows.columns)
-    columns = {name: [rows.columns.get(name) for rows in group] for name in names}
+    every = [rows.columns for rows in group]
+    columns: dict[str, Values] = {}
+    for name in dict.fromkeys(chain.from_iterable(every)):
+        columns[name] = [given.get(name) for given in every]
     return Rows(head.kind, head.log, len(group), columns)
 
 
+_PADDING: Final = tuple(bytes(n) for n in range(8))
+_TABLE: Final = tuple(struct.Struct("<BBBBI" + "II" * buffers).pack for buffers in range(7))
+
+
 def _encode(rows: Rows, shared_index: int | None) -> list[bytes]:
-    entries: list[bytes] = []
-    buffers: list[bytes] = []
-    sizes: list[int] = []
+    """The section in parts: header, table, buffers."""
+    fields = rows.kind.fields
+    found: list[tuple[Field, int, int, list[bytes]]] = []
+    place = HEADER.size
     for name, values in rows.columns.items():
         if layout.all_null(values):
             continue
-        field = rows.kind.fields[name]
-        encoding, nulls, parts = layout.encode(
-            field.type, values, rows.count, look_for_constant=field.type is not Type.BINARY
-        )
-        entries.append(layout.ENTRY.pack(field.number, field.type, encoding, len(parts), nulls))
-        buffers += parts
-        sizes.append(len(parts))
+        field = fields[name]
+        coded = layout.encode(field.type, values, rows.count, look_for_constant=field.type is not _BINARY)
+        found.append((field, *coded))
+        place += layout.ENTRY.size + layout.PLACE.size * len(coded[2])
     if rows.share is not None:
-        field = rows.kind.fields["payload"]
-        entries.append(layout.ENTRY.pack(field.number, field.type, Encoding.SHARED, 0, shared_index or 0))
-        sizes.append(0)
-    return _assemble(rows, entries, sizes, buffers)
-
-
-_PADDING: Final = tuple(bytes(n) for n in range(8))
-
-
-def _assemble(rows: Rows, entries: list[bytes], sizes: list[int], buffers: list[bytes]) -> list[bytes]:
+        found.append((fields["payload"], Encoding.SHARED, shared_index or 0, []))
+        place += layout.ENTRY.size
     table: list[bytes] = []
     data: list[bytes] = []
-    place = HEADER.size + sum(map(len, entries)) + len(buffers) * layout.PLACE.size
-    ahead = iter(buffers)
-    for entry, parts in zip(entries, sizes, strict=True):
-        table.append(entry)
-        for _ in range(parts):
-            buffer = next(ahead)
-            size = len(buffer)
-            table.append(layout.PLACE.pack(place, size))
-            data.append(buffer)
+    for field, encoding, extra, parts in found:
+        places: list[int] = []
+        for part in parts:
+            size = len(part)
+            places += (place, size)
+            data.append(part)
             if size & 7:
                 data.append(_PADDING[-size & 7])
             place += size + (-size & 7)
-    span = rows.span()
-    checked = CHECKED.pack(
-        rows.kind.number, rows.kind.bits, len(entries), rows.count, rows.log, place,
-        span.first, span.last, span.oldest, span.newest,
-    )  # fmt: skip
-    return [checked, CRC.pack(zlib.crc32(checked)), *table, *data]
+        table.append(_TABLE[len(parts)](field.number, field.type, encoding, len(parts), extra, *places))
+    return [_header(rows, len(found), place), *table, *data]
+
+
+def _header(rows: Rows, columns: int, size: int) -> bytes:
+    kind, log, count, first, last, oldest, newest = rows.span()
+    checked = CHECKED.pack(kind, rows.kind.bits, columns, count, log, size, first, last, oldest, newest)
+    return checked + CRC.pack(zlib.crc32(checked))
 
 
 class Section:

@@ -300,7 +300,7 @@ class Writer:
         )  # fmt: skip
         self._files.write(self.fd, data, self.end)
         return Header(
-            flags, len(content.spans), self.label.generation, sequence, self.end, time_us, epoch, len(content.data),
+            flags, len(content.spans), self.label.generation, sequence, self.end, time_us, epoch, content.bytes,
             content.messages, 0,
         )  # fmt: skip
 

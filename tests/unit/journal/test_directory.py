@@ -28,7 +28,9 @@ def test_files_are_told_apart_by_name(directory: Directory) -> None:
     assert found.drafts == ["00000000000000000008.segment.tmp", "mark.tmp"]
 
 
-@pytest.mark.parametrize("name", ["00000000000000000001.index", "1.segment", "old.snapshot", "copy of 1.summary", ".free"])
+@pytest.mark.parametrize(
+    "name", ["00000000000000000001.index", "1.segment", "old.snapshot", "copy of 1.summary", ".free"]
+)
 def test_a_file_that_only_looks_like_ours_is_not_passed_over(directory: Directory, name: str) -> None:
     (directory.path / name).touch()
     with pytest.raises(CorruptJournal, match="looks like"):

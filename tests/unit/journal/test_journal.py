@@ -44,6 +44,11 @@ def ack(log: int, offset: int) -> Rows:
     return Rows(SETTLEMENTS, log, 1, {"group": "default", "offset": offset, "outcome": 1, "time": 1})
 
 
+def fill_up(journal: Journal) -> None:
+    for _ in range(3000):
+        journal.commit([one(1, bytes(2000))], sync=False)
+
+
 class Held:
     """Holds the leader inside its next sync until told to go on."""
 
@@ -324,8 +329,7 @@ def test_on_a_full_disk_publishing_is_refused_and_acknowledging_goes_on(tmp_path
         journal.commit([one(1, b"kept")])
         files.before = failing("posix_fallocate", errno.ENOSPC)
         with pytest.raises(DiskFull, match="nothing was written"):
-            for _ in range(3000):
-                journal.commit([one(1, bytes(2000))], sync=False)
+            fill_up(journal)
         before = journal.next_offset(1)
         with pytest.raises(DiskFull):
             journal.commit([one(1, bytes(2000))])

@@ -13,9 +13,16 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
+import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from penstock.journal import cleaner
 from penstock.journal.cleaner import DeadRange
@@ -66,9 +73,11 @@ class JournalAgainstList(RuleBasedStateMachine):
         self._open()
 
     def teardown(self) -> None:
-        self.reopen()
-        self.journal.close()
-        shutil.rmtree(self.place)
+        try:
+            self.reopen()
+        finally:
+            self.journal.close()
+            shutil.rmtree(self.place)
 
     # --- what is done ---
 
@@ -277,3 +286,17 @@ TestJournalAgainstList.settings = settings(
     derandomize=True,
     suppress_health_check=list(HealthCheck),
 )
+
+
+@pytest.mark.campaign
+def test_the_journal_against_a_list_for_long() -> None:
+    rounds = int(os.environ.get("PENSTOCK_FAULT_ROUNDS", "100"))
+    run_state_machine_as_test(
+        JournalAgainstList,
+        settings=settings(
+            max_examples=rounds,
+            stateful_step_count=60,
+            deadline=None,
+            suppress_health_check=list(HealthCheck),
+        ),
+    )

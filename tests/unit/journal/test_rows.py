@@ -19,7 +19,7 @@ def written(*batch: Rows) -> list[sections.Section]:
     for rows in batch:
         rows.prepare(alone=True)
     content = body(batch)
-    return sections.sections(memoryview(content.data), len(content.spans))
+    return content.sections()
 
 
 def message(log: int, offset: int, payload: bytes = b"x", **columns: Any) -> Rows:
@@ -90,8 +90,8 @@ def test_payloads_that_are_shared_are_stored_once() -> None:
     for rows in (first, *others):
         rows.prepare(alone=True)
     content = body([first, *others])
-    assert len(content.data) < 2 * 2000
-    found = sections.sections(memoryview(content.data), 11)
+    assert content.bytes < 2 * 2000
+    found = sections.sections(memoryview(b"".join(content.parts)), 11)
     assert all(list(section.values("payload")) == [b"x" * 1000, b"y" * 1000] for section in found)
     assert [section.shares() for section in found] == [None] + [0] * 10
 
@@ -131,9 +131,9 @@ def test_the_bytes_said_in_advance_are_never_too_few() -> None:
     ]
     for rows in singles:
         rows.prepare(alone=False)
-    assert len(body(sections.merge(singles)).data) <= sum(rows.bytes for rows in singles)
+    assert body(sections.merge(singles)).bytes <= sum(rows.bytes for rows in singles)
     for rows in singles:
-        assert len(body([rows]).data) <= rows.bytes
+        assert body([rows]).bytes <= rows.bytes
 
 
 def stranger(kind: int, bits: int) -> bytes:
@@ -143,7 +143,7 @@ def stranger(kind: int, bits: int) -> bytes:
 
 def test_a_kind_that_may_be_skipped_is_skipped() -> None:
     content = body([_prepared(message(1, 0))])
-    found = sections.sections(memoryview(stranger(77, 0) + content.data), 2)
+    found = sections.sections(memoryview(stranger(77, 0) + b"".join(content.parts)), 2)
     assert [section.kind for section in found] == [None, MESSAGES]
     assert list(found[0].records()) == [{}] or list(found[0].records()) == []
 
@@ -156,12 +156,12 @@ def test_a_kind_that_must_be_known_stops_the_reader() -> None:
 def test_sections_that_do_not_fill_the_body_are_corrupt() -> None:
     content = body([_prepared(message(1, 0))])
     with pytest.raises(CorruptJournal):
-        sections.sections(memoryview(content.data + bytes(8)), 1)
+        sections.sections(memoryview(b"".join(content.parts) + bytes(8)), 1)
 
 
 def test_a_damaged_body_still_says_whose_messages_it_held() -> None:
     batch = [_prepared(message(1, 4)), _prepared(message(2, 9))]
-    data = bytearray(body(batch).data)
+    data = bytearray(b"".join(body(batch).parts))
     data[-1] ^= 1
     assert [(s.log, s.first) for s in sections.intact_spans(memoryview(bytes(data)))] == [(1, 4), (2, 9)]
     data[8] ^= 1  # the first header itself

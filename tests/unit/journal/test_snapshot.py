@@ -38,7 +38,7 @@ def test_opening_restores_the_newest_snapshot_and_replays_what_came_after(
 
 
 def newest(path: Path) -> Path:
-    return sorted(path.glob("*.snapshot"))[-1]
+    return max(path.glob("*.snapshot"))
 
 
 def check(specimen: Specimen, path: Path, bit: int) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import msgspec
 
-from penstock.journal import rows as sections
 from penstock.journal.frame import body
 from penstock.journal.rows import CLEANED, METADATA, Rows, messages
 from penstock.journal.state import DAMAGED, State, Stored
@@ -15,7 +14,7 @@ def learnt(*batch: Rows) -> State:
         rows.prepare(alone=True)
     content = body(batch)
     state = State()
-    state.apply(content.spans, lambda: sections.sections(memoryview(content.data), len(content.spans)))
+    state.apply(content.spans, content.sections)
     return state
 
 
@@ -24,7 +23,12 @@ def example() -> State:
         messages(1, [b"a", b"b"], ids=range(2), timestamp=0, offset=range(5, 7)),
         Rows(METADATA, 1, 1, {"action": 1, "name": "orders", "time": 0}),
         Rows(CLEANED, 1, 2, {"segment": 3, "first": [0, 4], "last": [2, 4], "outcome": [1, 2], "time": 0}),
-        Rows(CLEANED, 2, 1, {"segment": 9, "position": 64, "first": 7, "last": 8, "outcome": DAMAGED, "time": 0}),
+        Rows(
+            CLEANED,
+            2,
+            1,
+            {"segment": 9, "position": 64, "first": 7, "last": 8, "outcome": DAMAGED, "time": 0},
+        ),
         Rows(CLEANED, 0, 1, {"segment": 4, "time": 0}),
     )
 

@@ -49,7 +49,7 @@ def test_every_flipped_bit_of_a_summary_costs_no_data(many: Specimen, tmp_path: 
 
 
 def test_a_cut_or_missing_summary_costs_no_data(many: Specimen, tmp_path: Path) -> None:
-    name = sorted(many.path.glob("*.summary"))[0].name
+    name = min(many.path.glob("*.summary")).name
     data = (many.path / name).read_bytes()
     for size in (None, *range(0, len(data), 37)):
         path = many.copy(tmp_path / "copy")
@@ -63,7 +63,7 @@ def test_a_cut_or_missing_summary_costs_no_data(many: Specimen, tmp_path: Path) 
 def test_a_summary_of_another_generation_is_not_believed(many: Specimen, tmp_path: Path) -> None:
     path = many.copy(tmp_path / "copy")
     other = make(tmp_path / "other", 40, segment_bytes=4096)
-    name = sorted(other.path.glob("*.summary"))[0].name
+    name = min(other.path.glob("*.summary")).name
     (path / name).write_bytes((other.path / name).read_bytes())
     served, journal = reopened(path)
     assert served == many.commits
@@ -73,7 +73,7 @@ def test_a_summary_of_another_generation_is_not_believed(many: Specimen, tmp_pat
 def test_a_summary_without_its_segment_is_thrown_away(many: Specimen, tmp_path: Path) -> None:
     path = many.copy(tmp_path / "copy")
     orphan = path / "00000000000000000999.summary"
-    orphan.write_bytes(sorted(path.glob("*.summary"))[0].read_bytes())
+    orphan.write_bytes(min(path.glob("*.summary")).read_bytes())
     Journal(path).close()
     assert not orphan.exists()
 
