@@ -91,7 +91,7 @@ INDEX_STRIDE_BYTES: Final = 64 << 10
 READ_CHUNK_BYTES: Final = 128 << 10
 
 # The largest read of a scan: beyond it nothing gets faster.
-SCAN_CHUNK_BYTES: Final = 4 << 20
+SCAN_CHUNK_BYTES: Final = 1 << 20
 
 # Room is taken in such steps, so that a small journal stays small.
 ALLOCATE_STEP_BYTES: Final = 1 << 20

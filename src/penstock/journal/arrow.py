@@ -8,12 +8,13 @@ This is the only module of the journal that needs pyarrow and NumPy (`pip instal
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from functools import cache, lru_cache
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 
+from penstock.errors import CorruptJournal
 from penstock.journal.columns import FIXED, SEQUENCE, Column, Encoding, Type
 from penstock.journal.rows import Kind, Section
 
@@ -27,32 +28,48 @@ TYPES: Final[dict[int, Any]] = {
 }
 
 
-def schema(kind: Kind) -> pa.Schema:
-    """The columns of a kind, all nullable, in their order."""
-    return pa.schema([(name, TYPES[field.type]) for name, field in kind.fields.items()])
+_WIDTHS: Final[dict[int, Any]] = {Type.I16: np.int16, Type.I32: np.int32, Type.I64: np.int64}
+_PAIR: Final = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())])
 
 
-def record_batch(section: Section, columns: Sequence[str] | None = None) -> pa.RecordBatch:
+@cache
+def schema(kind: Kind, columns: tuple[str, ...] | None = None) -> pa.Schema:
+    """The columns of a kind, or some of them, all nullable, in their order."""
+    return pa.schema([(name, TYPES[kind.fields[name].type]) for name in columns or kind.fields])
+
+
+def record_batch(section: Section, columns: tuple[str, ...] | None = None) -> pa.RecordBatch:
     """A section as a record batch: all its columns, or only those named."""
     kind = section.kind
     if kind is None:
-        raise ValueError(f"rows of kind {section.span.kind} are not known to this version")
-    names = list(columns if columns is not None else kind.fields)
-    arrays = [array(section.column(name), kind.fields[name].type, section.rows) for name in names]
-    fields = [(name, TYPES[kind.fields[name].type]) for name in names]
-    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+        raise CorruptJournal(f"rows of kind {section.span.kind} are not known to this version of Penstock")
+    fields = kind.fields
+    arrays = [array(section.column(name), fields[name].type, section.rows) for name in columns or fields]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema(kind, columns))
 
 
 def array(column: Column | None, kind: Type, rows: int) -> Any:
     """A column as an Arrow array of `rows` values."""
     if column is None:
-        return pa.nulls(rows, TYPES[kind])
+        return _nulls(kind, rows)
+    if column.encoding == Encoding.PLAIN:
+        return _plain(column, kind, rows)
     if column.encoding == Encoding.SEQUENCE:
         start, step = SEQUENCE.unpack(column.buffers[0])
-        return pa.array(np.arange(rows, dtype=np.int64) * step + start).cast(TYPES[kind])
-    if column.encoding == Encoding.CONSTANT:
-        return _repeated(_plain(column, kind, 1), rows)
-    return _plain(column, kind, rows)
+        return _numbers(kind, np.arange(rows, dtype=_WIDTHS[kind]) * step + start)
+    if kind in FIXED:
+        return _numbers(kind, np.full(rows, column.numbers(1)[0], dtype=_WIDTHS[kind]))
+    return _repeated(_plain(column, kind, 1), rows)
+
+
+@lru_cache(maxsize=256)
+def _nulls(kind: Type, rows: int) -> Any:
+    """Most columns of most batches are all null, and batches have few lengths; arrays cannot be changed."""
+    return pa.nulls(rows, TYPES[kind])
+
+
+def _numbers(kind: Type, values: Any) -> Any:
+    return pa.Array.from_buffers(TYPES[kind], len(values), [None, pa.py_buffer(values)], 0)
 
 
 def _repeated(one: Any, rows: int) -> Any:
@@ -67,8 +84,6 @@ def _repeated(one: Any, rows: int) -> Any:
 def _plain(column: Column, kind: Type, rows: int) -> Any:
     buffers = [pa.py_buffer(buffer) for buffer in column.buffers]
     validity = buffers.pop(0) if column.nulls else None
-    if kind in FIXED:
-        return pa.Array.from_buffers(TYPES[kind], rows, [validity, buffers[0]], column.nulls)
     if kind is not Type.MAP:
         return pa.Array.from_buffers(TYPES[kind], rows, [validity, *buffers], column.nulls)
     entries = int(np.frombuffer(column.buffers[-5], dtype="<i4")[rows])
@@ -76,6 +91,3 @@ def _plain(column: Column, kind: Type, rows: int) -> Any:
     values = pa.Array.from_buffers(pa.string(), entries, [None, *buffers[3:5]])
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(_PAIR))
     return pa.Array.from_buffers(TYPES[kind], rows, [validity, buffers[0]], column.nulls, children=[pairs])
-
-
-_PAIR: Final = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())])

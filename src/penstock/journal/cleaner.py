@@ -20,7 +20,7 @@ Publishers are not paused: the commit of step 1 is one like any other, and the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from typing import NamedTuple
 
 import msgspec
@@ -67,18 +67,18 @@ def clean(journal: Journal, dead: Dead) -> Cleaned:
 
 
 def _clean_segment(journal: Journal, info: SegmentInfo, dead: Dead, done: Cleaned) -> None:
-    plan = {log: _newly_dead(journal, info, log, dead) for log in info.index.logs}
-    gone = sum(r.last - r.first + 1 for ranges in plan.values() for r in ranges)
+    plans = {log: Plan(journal, info, log, dead) for log in info.index.logs}
+    gone = sum(plan.present for plan in plans.values())
     live = info.index.messages - gone
-    if live and live > info.index.messages * limits.REWRITE_LIVE_SHARE_MAX:
+    if live > info.index.messages * limits.REWRITE_LIVE_SHARE_MAX:
         return
-    record = _record(journal, info, plan, dropped=not live)
+    record = _record(journal, info, plans, dropped=not live)
     if record:
         journal.commit(record)
         journal.sync()
     before = info.end
     if live:
-        kept = rewrite(journal, info, {log: _as_set(ranges) for log, ranges in plan.items()})
+        kept = rewrite(journal, info, {log: plan.dead for log, plan in plans.items()})
         done.segments_rewritten += 1
     else:
         journal.drop(info)
@@ -88,31 +88,26 @@ def _clean_segment(journal: Journal, info: SegmentInfo, dead: Dead, done: Cleane
     done.bytes += before - kept
 
 
-def _newly_dead(journal: Journal, info: SegmentInfo, log: int, dead: Dead) -> list[DeadRange]:
-    """What is dead of a log in a segment and has not been cleaned from it before."""
-    entry = info.index.logs[log]
-    already = journal.state.explained(log, entry.first, entry.last + 1)
-    if entry.rows == entry.last - entry.first + 1:
-        already = RangeSet()  # the segment is whole: a crash came between recording and dropping
-    found: list[DeadRange] = []
-    for named in dead(log, entry.first, entry.last):
-        first, last = max(named.first, entry.first), min(named.last, entry.last)
-        for gap in already.gaps(first, last + 1) if first <= last else ():
-            found.append(DeadRange(gap.start, gap.stop - 1, named.outcome))
-            already.add(gap.start, gap.stop)
-    return found
+class Plan:
+    """What is to go of one log in one segment: `dead` offsets, of which `present` are in it, and `new` are not on record yet.
+
+    Offsets on record may still be there: a crash came between recording and dropping. What is neither there nor live is how
+    many offsets the segment skips.
+    """
+
+    def __init__(self, journal: Journal, info: SegmentInfo, log: int, dead: Dead) -> None:
+        entry = info.index.logs[log]
+        self.dead = journal.state.explained(log, entry.first, entry.last + 1)
+        self.new: list[DeadRange] = []
+        for named in dead(log, entry.first, entry.last):
+            first, last = max(named.first, entry.first), min(named.last, entry.last)
+            for gap in self.dead.gaps(first, last + 1) if first <= last else ():
+                self.new.append(DeadRange(gap.start, gap.stop - 1, named.outcome))
+                self.dead.add(gap.start, gap.stop)
+        self.present = len(self.dead) - (entry.last - entry.first + 1 - entry.rows)
 
 
-def _as_set(ranges: Sequence[DeadRange]) -> RangeSet:
-    found = RangeSet()
-    for part in ranges:
-        found.add(part.first, part.last + 1)
-    return found
-
-
-def _record(
-    journal: Journal, info: SegmentInfo, plan: dict[int, list[DeadRange]], *, dropped: bool
-) -> list[Rows]:
+def _record(journal: Journal, info: SegmentInfo, plans: dict[int, Plan], *, dropped: bool) -> list[Rows]:
     """Rows that say what is about to go: the offsets by log, and the segment's number if it goes as a whole."""
     now = journal.now_us()
     rows = [
@@ -126,7 +121,7 @@ def _record(
                 "time": now,
             },
         )
-        for log, ranges in plan.items() if ranges
+        for log, plan in plans.items() if (ranges := plan.new)
     ]  # fmt: skip
     if dropped and not rows:
         rows.append(Rows(CLEANED, 0, 1, {"segment": info.number, "time": now}))
@@ -179,7 +174,12 @@ def _copy_live(frame: Frame, writer: Writer, gone: dict[int, RangeSet]) -> None:
         for rows in kept:
             rows.prepare(alone=True)
         head = frame.header
-        writer.append(frames.body(kept), sequence=head.sequence, time_us=head.time_us, epoch=head.epoch)
+        content = frames.body(kept)
+        writer.write(writer.encoded(content, sequence=head.sequence, time_us=head.time_us, epoch=head.epoch))
+        writer.advance(
+            head._replace(position=writer.end, body_bytes=content.bytes, messages=content.messages),
+            content.spans,
+        )
 
 
 def _selected(section: Section, keep: list[int], share: Rows | None) -> Rows:

@@ -87,7 +87,10 @@ BUFFERS: Final[dict[int, int]] = {
 #: What a caller may give for a column: one value for all rows, a range, or a value for each row.
 Values = Any
 
-Encoded = tuple[Encoding, int, list[bytes]]
+Encoded = tuple[int, int, list[bytes]]
+
+# Plain numbers for the hot path: looking a member up in an Enum costs more than packing it.
+_PLAIN, _CONSTANT, _SEQUENCE = (int(e) for e in (Encoding.PLAIN, Encoding.CONSTANT, Encoding.SEQUENCE))
 
 
 _ONE: Final = {kind: struct.Struct(f"<{form}").pack for kind, (form, _) in FIXED.items()}
@@ -95,25 +98,25 @@ _ONE_END: Final = struct.Struct("<ii").pack
 _FILLERS: Final[dict[int, Any]] = {Type.UTF8: "", Type.BINARY: b"", Type.MAP: {}}
 
 
-def encode(kind: Type, values: Values, rows: int, *, look_for_constant: bool = True) -> Encoded:
+def encode(kind: Type, values: Values, rows: int, look_for_constant: bool = True) -> Encoded:
     """The encoding, number of nulls, and buffers of `values`; `rows` of them unless it is a single value."""
     if type(values) is not list:
         if type(values) is range:
             _expect(len(values), rows)
-            return Encoding.SEQUENCE, 0, [SEQUENCE.pack(values.start, values.step)]
-        return Encoding.CONSTANT, 0, _single(kind, values)
+            return _SEQUENCE, 0, [SEQUENCE.pack(values.start, values.step)]
+        return _CONSTANT, 0, _single(kind, values)
     _expect(len(values), rows)
     if rows == 1 or (look_for_constant and values.count(values[0]) == rows):
-        return Encoding.CONSTANT, 0, _single(kind, values[0])
+        return _CONSTANT, 0, _single(kind, values[0])
     try:
-        return Encoding.PLAIN, 0, _plain(kind, values)
+        return _PLAIN, 0, _plain(kind, values)
     except InvalidArgument:
         # Nulls are rare, and no type packs one: looking for them first would cost every column.
         if None not in values:
             raise
     filler = _FILLERS.get(kind, 0)
     filled = [filler if value is None else value for value in values]
-    return Encoding.PLAIN, values.count(None), [_validity(values), *_plain(kind, filled)]
+    return _PLAIN, values.count(None), [_validity(values), *_plain(kind, filled)]
 
 
 def _single(kind: Type, value: Any) -> list[bytes]:
@@ -217,15 +220,14 @@ class Column:
             stored = self._with_nulls(stored)
         return [stored[0]] * self.rows if self.constant else stored
 
-    def numbers(self) -> memoryview:
-        """The stored numbers of a plain, fixed-width column, in place."""
+    def numbers(self, rows: int) -> memoryview:
+        """The first stored numbers of a fixed-width column, in place."""
         form, width = FIXED[self.type]
-        return self.buffers[-1][: self.rows * width].cast(form)
+        return self.buffers[-1][: rows * width].cast(form)
 
     def _stored(self, rows: int) -> Sequence[Any]:
         if self.type in FIXED:
-            form, width = FIXED[self.type]
-            return self.buffers[-1][: rows * width].cast(form)
+            return self.numbers(rows)
         if self.type == Type.MAP:
             return self._maps(rows)
         start = len(self.buffers) - 2

@@ -119,6 +119,7 @@ class GroupCommit:
             self._called = None
             if self._pending and not self._leading:
                 self._leading = True
+                self._take()
                 self._wake_worker()
 
     # --- waiting ---
@@ -128,67 +129,74 @@ class GroupCommit:
         with self._lock:
             if ticket.done:
                 return
+            gate: threading.Lock | None = None
             if self._leading:
                 gate = ticket._gate = threading.Lock()
                 gate.acquire()
             else:
                 self._leading = ticket._lead = True
-        if not ticket._lead:
-            try:
+                self._take()
+        try:
+            if gate is not None:
                 gate.acquire()
-            except BaseException:
-                self._abandon(ticket)
-                raise
-        if not ticket.done:
-            self._lead_until(ticket)
+            if not ticket.done:
+                self._lead(ticket)
+        except BaseException:
+            self._abandon(ticket)
+            raise
 
     def _abandon(self, ticket: Ticket) -> None:
-        """The thread behind a ticket stopped waiting: nobody may hand it the lead, and if somebody did, it goes on."""
+        """The thread behind a ticket stops waiting: nobody may hand it the lead, and if it has it, the worker gets it."""
         with self._lock:
             ticket._gate = None
-            given = ticket._lead and not ticket.done
-        if given:
-            self._hand_over()
+            if ticket._lead:
+                ticket._lead = False
+                self._wake_worker()
 
     # --- leading ---
 
-    def _lead_until(self, ticket: Ticket | None) -> None:
-        """Commit until `ticket` is done, or nothing waits; then pass the lead on."""
+    def _lead(self, ticket: Ticket | None) -> None:
+        """Commit what was taken in hand, and go on until `ticket` is done, or nothing waits; the lead is passed on by then."""
         interrupted: BaseException | None = None
-        try:
-            while (ticket is None or not ticket.done) and self._take():
-                interrupted = self._commit(self._in_hand) or interrupted
+        leading = True
+        while leading:
+            try:
+                interrupted = self._write(self._in_hand) or interrupted
+                self._complete(self._in_hand, None)
                 self._idle()
-        except BaseException as error:
-            self.fail(error, [taken for taken in self._in_hand if not taken.done])
-            interrupted = None if isinstance(error, Exception) else error
-        finally:
-            self._hand_over()
+            except BaseException as error:
+                self.fail(error, [taken for taken in self._in_hand if not taken.done])
+                interrupted = interrupted if isinstance(error, Exception) else error
+            with self._lock:
+                leading = self._go_on(ticket)
         if interrupted is not None:
             raise interrupted
 
-    def _take(self) -> bool:
-        """Take in hand everything that waits, as far as one frame holds."""
-        with self._lock:
-            size = 0
-            rows = 0
-            batch = self._in_hand = []
-            while self._pending:
-                ticket = self._pending[0]
-                size += ticket.bytes
-                for r in ticket.rows:
-                    rows += r.count
-                if batch and (size > limits.FRAME_BYTES_MAX or rows > limits.FRAME_ROWS_MAX):
-                    break
-                batch.append(ticket)
-                self._pending.popleft()
-                self.pending_bytes -= ticket.bytes
-            return bool(batch)
+    def _go_on(self, ticket: Ticket | None) -> bool:
+        """With the lock held: take more in hand if this thread is to commit again, otherwise pass the lead on."""
+        if self._pending and (ticket is None or not ticket.done):
+            self._take()
+            return True
+        if ticket is not None:
+            ticket._lead = False
+        self._hand_over()
+        return False
 
-    def _commit(self, batch: list[Ticket]) -> BaseException | None:
-        interrupted = self._write(batch)
-        self._complete(batch, None)
-        return interrupted
+    def _take(self) -> None:
+        """With the lock held: take in hand everything that waits, as far as one frame holds."""
+        size = 0
+        rows = 0
+        batch = self._in_hand = []
+        while self._pending:
+            ticket = self._pending[0]
+            size += ticket.bytes
+            for r in ticket.rows:
+                rows += r.count
+            if batch and (size > limits.FRAME_BYTES_MAX or rows > limits.FRAME_ROWS_MAX):
+                break
+            batch.append(ticket)
+            self._pending.popleft()
+            self.pending_bytes -= ticket.bytes
 
     def fail(self, error: BaseException, batch: Sequence[Ticket] = ()) -> None:
         """Refuse everything from now on: what is on the disk is no longer known."""
@@ -224,20 +232,18 @@ class GroupCommit:
                 continue
 
     def _hand_over(self) -> None:
-        """Give the lead to a thread that waits, to the worker, or to nobody if nothing waits."""
-        with self._lock:
-            if not self._pending:
-                self._leading = False
+        """With the lock held: give the lead, and what is then taken in hand, to a thread that waits, to the worker, or to nobody."""
+        for ticket in self._pending:
+            if ticket._gate is not None:
+                ticket._lead = True
+                self._take()
+                ticket._gate.release()
                 return
-            for ticket in self._pending:
-                if ticket._gate is not None:
-                    ticket._lead = True
-                    ticket._gate.release()
-                    return
-            if any(ticket._future is not None for ticket in self._pending):
-                self._wake_worker()
-            else:
-                self._leading = False
+        if any(ticket._future is not None for ticket in self._pending):
+            self._take()
+            self._wake_worker()
+        else:
+            self._leading = False
 
     # --- the worker, for asyncio ---
 
@@ -252,7 +258,7 @@ class GroupCommit:
             self._work.acquire()
             if self._stopping:
                 return
-            self._lead_until(None)
+            self._lead(None)
 
     def orphan(self, lock: Lock, failure: PenstockError) -> None:
         """In a forked child: nobody else runs here, and nothing of the parent's may be touched."""

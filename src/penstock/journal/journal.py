@@ -57,7 +57,7 @@ from penstock.journal.commit import GroupCommit, Ticket, again
 from penstock.journal.damage import Damage, known_messages
 from penstock.journal.directory import FREE, SUMMARY, Directory, Ownership
 from penstock.journal.files import NO_ROOM, Files, at_fork, require_little_endian
-from penstock.journal.frame import Body, Frame, Header
+from penstock.journal.frame import Body, Frame
 from penstock.journal.mark import Mark, MarkFile
 from penstock.journal.reading import Batch
 from penstock.journal.recovery import Recovery, Replay, Report, Restore
@@ -300,20 +300,23 @@ class Journal:
                         f"no room for {size} more bytes on the disk of {self.directory.path}: nothing was written. Make "
                         "room, or consume: acknowledging still works and lets the cleaner give space back"
                     ) from error
-                self._files.unlink(self.directory.file(self._free.pop(), FREE))
+                with suppress(OSError):
+                    self._files.unlink(self.directory.file(self._free.pop(), FREE))
 
     def _failure(self) -> PenstockError:
         return again(self._group.failure or JournalFailed("the journal failed"))
 
     def _write(self, batch: list[Ticket]) -> BaseException | None:
         """Write one frame for all of the batch. Called by the leader only."""
-        rows = [r for ticket in batch for r in ticket.rows]
+        rows = batch[0].rows if len(batch) == 1 else [r for ticket in batch for r in ticket.rows]
         interrupted: BaseException | None = None
         if rows:
             interrupted = self._commit_frame(frames.body(merge(rows) if len(rows) > 1 else rows))
-            for ticket in batch:
-                ticket.sequence = self._sequence
-        if any(ticket.sync for ticket in batch):
+        sync = False
+        for ticket in batch:
+            ticket.sequence = self._sequence
+            sync = sync or ticket.sync
+        if sync:
             interrupted = _finishing(self._sync) or interrupted
         elif self.durability == "interval":
             self._dirty.set()
@@ -324,17 +327,18 @@ class Journal:
 
     def _commit_frame(self, content: Body) -> BaseException | None:
         """Write a frame, then take in what it says. The only place where a sequence number is given."""
+        active = self._active
         sequence = self._sequence + 1
         self._time_us = time_us = max(self._clock.now_us(), self._time_us)
-        heads: list[Header] = []
-        interrupted = _finishing(
-            lambda: heads.append(
-                self._active.write(content, sequence=sequence, time_us=time_us, epoch=self._epoch)
-            )
-        )
+        data = active.encoded(content, sequence=sequence, time_us=time_us, epoch=self._epoch)
+        interrupted = _finishing(active.write, data)
         with self._lock:
-            self._active.advance(heads[-1], content.spans)
-            self._active_info.end = self._active.end
+            head = frames.Header(
+                0, len(content.spans), active.label.generation, sequence, active.end, time_us, self._epoch,
+                content.bytes, content.messages, 0,
+            )  # fmt: skip
+            active.advance(head, content.spans)
+            self._active_info.end = active.end
             self._sequence = sequence
             self.state.apply(content.spans, content.sections)
         return interrupted
@@ -384,22 +388,26 @@ class Journal:
 
     def _draft_next(self, first_sequence: int) -> tuple[Writer, int | None]:
         label = Label(self._number, self._files.random(), first_sequence, self._clock.now_us(), self._epoch)
-        recycle = self._free[0] if self._free else None
-        writer = Writer.draft(self.directory, label, recycle=recycle, reserve=limits.RESERVE_BYTES)
+        with self._lock:  # taken out of the list at once, so that nobody gives its space back meanwhile
+            recycle = self._free.pop(0) if self._free else None
         try:
-            # Here, while the old segment is still whole: on a full disk there is then no next one, and nothing has happened.
-            writer.make_room(self._group.pending_bytes + limits.RESERVE_BYTES)
-            writer.sync()
+            writer = Writer.draft(self.directory, label, recycle=recycle, reserve=limits.RESERVE_BYTES)
+            try:
+                # Here, while the old segment is still whole: on a full disk there is then no next one, and nothing has happened.
+                writer.make_room(self._group.pending_bytes + limits.RESERVE_BYTES)
+                writer.sync()
+            except BaseException:
+                writer.close()
+                writer.discard(self.directory, recycle=recycle)
+                raise
         except BaseException:
-            writer.close()
-            writer.discard(self.directory, recycle=recycle)
+            with self._lock:
+                self._free += [recycle] if recycle is not None else []
             raise
         return writer, recycle
 
     def _adopt_active(self) -> None:
         """Go on in the draft that was just given its name."""
-        if self._active.label.recycled:
-            self._free.pop(0)
         self._number = self._active.label.number + 1
         self._active_info = SegmentInfo(self._active.label, self._active.end, self._active.index, None, [])
         self._infos[self._active.label.number] = self._active_info
@@ -683,12 +691,12 @@ def _orphan_all() -> None:
 at_fork(_orphan_all)
 
 
-def _finishing(step: Callable[[], None]) -> BaseException | None:
+def _finishing(step: Callable[..., None], *arguments: object) -> BaseException | None:
     """Do a step that can be done again, to its end, whatever a signal handler raises meanwhile; what it raised."""
     interrupted: BaseException | None = None
     while True:
         try:
-            step()
+            step(*arguments)
             return interrupted
         except Exception:
             raise

@@ -44,6 +44,10 @@ from penstock.journal.columns import Column, Encoding, Type, Values
 HEADER: Final = struct.Struct("<BBHIQIqqqqI")
 CHECKED: Final = struct.Struct("<BBHIQIqqqq")
 CRC: Final = struct.Struct("<I")
+HEADER_BYTES: Final = HEADER.size
+ENTRY_BYTES: Final = layout.ENTRY.size
+PLACE_BYTES: Final = layout.PLACE.size
+SHARED: Final = int(Encoding.SHARED)
 MUST_KNOW: Final = 1
 
 
@@ -300,33 +304,37 @@ _TABLE: Final = tuple(struct.Struct("<BBBBI" + "II" * buffers).pack for buffers 
 
 
 def _encode(rows: Rows, shared_index: int | None) -> list[bytes]:
-    """The section in parts: header, table, buffers."""
+    """The section in parts: header, table, buffers. Every commit passes here, so it is one plain function."""
     fields = rows.kind.fields
-    found: list[tuple[Field, int, int, list[bytes]]] = []
-    place = HEADER.size
+    count = rows.count
+    coded: list[tuple[int, int, int, int, list[bytes]]] = []
+    place = HEADER_BYTES
     for name, values in rows.columns.items():
-        if layout.all_null(values):
+        if values is None or (type(values) is list and layout.all_null(values)):
             continue
-        field = fields[name]
-        coded = layout.encode(field.type, values, rows.count, look_for_constant=field.type is not _BINARY)
-        found.append((field, *coded))
-        place += layout.ENTRY.size + layout.PLACE.size * len(coded[2])
+        number, kind = fields[name]
+        encoding, nulls, parts = layout.encode(kind, values, count, kind is not _BINARY)
+        coded.append((number, kind, encoding, nulls, parts))
+        place += ENTRY_BYTES + PLACE_BYTES * len(parts)
     if rows.share is not None:
-        found.append((fields["payload"], Encoding.SHARED, shared_index or 0, []))
-        place += layout.ENTRY.size
+        number, kind = fields["payload"]
+        coded.append((number, kind, SHARED, shared_index or 0, []))
+        place += ENTRY_BYTES
     table: list[bytes] = []
     data: list[bytes] = []
-    for field, encoding, extra, parts in found:
+    for number, code, encoding, extra, parts in coded:
         places: list[int] = []
         for part in parts:
             size = len(part)
-            places += (place, size)
+            places.append(place)
+            places.append(size)
             data.append(part)
-            if size & 7:
-                data.append(_PADDING[-size & 7])
-            place += size + (-size & 7)
-        table.append(_TABLE[len(parts)](field.number, field.type, encoding, len(parts), extra, *places))
-    return [_header(rows, len(found), place), *table, *data]
+            padding = -size & 7
+            if padding:
+                data.append(_PADDING[padding])
+            place += size + padding
+        table.append(_TABLE[len(parts)](number, code, encoding, len(parts), extra, *places))
+    return [_header(rows, len(coded), place), *table, *data]
 
 
 def _header(rows: Rows, columns: int, size: int) -> bytes:

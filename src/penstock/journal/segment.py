@@ -292,39 +292,32 @@ class Writer:
             with contextlib.suppress(OSError):
                 self._files.unlink(self._draft_path(directory, self.label.number))
 
-    def write(self, content: Body, *, sequence: int, time_us: int, epoch: int, flags: int = 0) -> Header:
-        """Write a frame behind the last one, and change nothing else: made again, it writes the same bytes to the same place."""
-        data = frames.encode(
+    def encoded(self, content: Body, *, sequence: int, time_us: int, epoch: int, flags: int = 0) -> bytes:
+        """A frame for the place behind the last one."""
+        return frames.encode(
             content, generation=self.label.generation, sequence=sequence, position=self.end, time_us=time_us, epoch=epoch,
             flags=flags,
         )  # fmt: skip
+
+    def write(self, data: bytes) -> None:
+        """Write an encoded frame, and change nothing else: made again, it writes the same bytes to the same place."""
         self._files.write(self.fd, data, self.end)
-        return Header(
-            flags, len(content.spans), self.label.generation, sequence, self.end, time_us, epoch, content.bytes,
-            content.messages, 0,
-        )  # fmt: skip
 
     def advance(self, head: Header, spans: list[Span]) -> None:
         """Go behind a frame that was written."""
+        self.index.add(head, spans)
         self.end = head.end
-        if not head.seal:
-            self.index.add(head, spans)
-
-    def append(self, content: Body, *, sequence: int, time_us: int, epoch: int, flags: int = 0) -> None:
-        """Write a frame and go behind it."""
-        head = self.write(content, sequence=sequence, time_us=time_us, epoch=epoch, flags=flags)
-        self.advance(head, content.spans)
 
     def append_moved(self, frame: Frame) -> None:
         """Write a frame of another segment behind the last one."""
-        data = frames.moved(frame, generation=self.label.generation, position=self.end)
-        self._files.write(self.fd, data, self.end)
-        self.index.add(frame.header._replace(position=self.end), frame.spans())
-        self.end += len(data)
+        self.write(frames.moved(frame, generation=self.label.generation, position=self.end))
+        self.advance(frame.header._replace(position=self.end), frame.spans())
 
     def seal(self, *, sequence: int, time_us: int, epoch: int) -> None:
         """Say that this is the end, and sync. `sequence` is the one the next segment begins with."""
-        self.append(EMPTY, sequence=sequence, time_us=time_us, epoch=epoch, flags=SEAL)
+        data = self.encoded(EMPTY, sequence=sequence, time_us=time_us, epoch=epoch, flags=SEAL)
+        self.write(data)
+        self.end += len(data)
         self.sync()
 
     def sync(self) -> None:

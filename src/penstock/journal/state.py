@@ -59,19 +59,18 @@ class State:
 
     def apply(self, spans: Sequence[Span], sections: Callable[[], Sequence[Section]]) -> None:
         """Take in a frame that is written or replayed; its sections are looked at only if they tell more than spans do."""
-        self.apply_spans(spans)
-        if any(span.kind in _TELLING for span in spans):
-            for section in sections():
-                if section.kind is METADATA:
-                    self._name(section.log, section.values("name"))
-                elif section.kind is CLEANED:
-                    self._clean(section)
-
-    def apply_spans(self, spans: Iterable[Span]) -> None:
-        """Move the next offsets past what the spans hold."""
-        for span in spans:
-            if span.kind == MESSAGES.number and span.last >= self.next_offsets.get(span.log, 0):
-                self.next_offsets[span.log] = span.last + 1
+        telling = False
+        for kind, log, _, _, last, _, _ in spans:
+            if kind == MESSAGES.number:
+                if last >= self.next_offsets.get(log, 0):
+                    self.next_offsets[log] = last + 1
+            elif kind in _TELLING:
+                telling = True
+        for section in sections() if telling else ():
+            if section.kind is METADATA:
+                self._name(section.log, section.values("name"))
+            elif section.kind is CLEANED:
+                self._clean(section)
 
     def _name(self, log: int, names: Iterable[str | None]) -> None:
         for name in names:

@@ -47,7 +47,7 @@ def test_a_shared_payload_is_read_through_every_section(tmp_path: Path) -> None:
     first = messages(1, [b"a", b"b"], ids=range(2), timestamp=0)
     frame = written(tmp_path, [first, messages(2, first, ids=range(2), timestamp=0)])
     for section in frame.sections:
-        assert arrow.record_batch(section, ["payload"]).column("payload").to_pylist() == [b"a", b"b"]
+        assert arrow.record_batch(section, ("payload",)).column("payload").to_pylist() == [b"a", b"b"]
 
 
 def test_plain_columns_are_not_copied(tmp_path: Path) -> None:
@@ -67,7 +67,7 @@ def test_plain_columns_are_not_copied(tmp_path: Path) -> None:
 
 def test_only_the_columns_that_are_asked_for_are_made(tmp_path: Path) -> None:
     (section,) = written(tmp_path, [messages(1, [b"a"], ids=1, timestamp=0)]).sections
-    assert arrow.record_batch(section, ["key", "offset"]).schema.names == ["key", "offset"]
+    assert arrow.record_batch(section, ("key", "offset")).schema.names == ["key", "offset"]
 
 
 def test_the_schema_names_every_column() -> None:

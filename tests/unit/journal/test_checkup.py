@@ -386,7 +386,7 @@ def test_column_that_cannot_be_read_is_found_behind_right_checksums(
     break_it(body)
     head = frame.header
     data = frames.encode(
-        Body(bytes(body), frame.spans(), head.messages), generation=head.generation, sequence=head.sequence,
+        Body([bytes(body)], len(body), frame.spans(), head.messages), generation=head.generation, sequence=head.sequence,
         position=head.position, time_us=head.time_us, epoch=head.epoch,
     )  # fmt: skip
     with segment(path, 1).open("r+b") as file:

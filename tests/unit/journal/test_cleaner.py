@@ -201,3 +201,21 @@ def test_an_error_while_cleaning_is_not_the_journals_end(tmp_path: Path, fault: 
     with Journal(tmp_path, segment_bytes=4096) as journal:
         assert journal.damage == []
         assert offsets(journal, 1)[-1] == 180
+
+
+def test_what_was_recorded_but_not_dropped_is_dropped_the_next_time(tmp_path: Path) -> None:
+    """Also in a segment that was rewritten before, where recorded offsets may be there or not."""
+    files = Watched()
+    with Journal(tmp_path, segment_bytes=4096, files=files) as journal:
+        fill(journal)
+        cover(journal)
+        assert clean(journal, below({1: 180})).segments_rewritten > 3
+        files.before = failing("unlink", errno.EIO, times=1, path=".segment")
+        with pytest.raises(MaintenanceFailed):
+            clean(journal, everything)
+        files.before = nothing
+    with Journal(tmp_path, segment_bytes=4096) as journal:
+        cover(journal)
+        clean(journal, everything)
+        assert [info.index.messages for info in journal.segments() if info.sealed and 2 in info.index.logs] == []
+        assert journal.damage == []

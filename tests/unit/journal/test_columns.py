@@ -64,7 +64,7 @@ def test_numbers_are_read_in_place() -> None:
     values = column.values()
     assert isinstance(values, memoryview)
     assert values.obj is buffer
-    assert column.numbers().tolist() == [3, 1, 2]
+    assert column.numbers(3).tolist() == [3, 1, 2]
 
 
 @pytest.mark.parametrize(

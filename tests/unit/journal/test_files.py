@@ -6,6 +6,7 @@ import errno
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import cast
 
 import pytest
 
@@ -24,8 +25,8 @@ class Stuttering(Files):
             raise InterruptedError
         self.interruptions += 1
         if operation is os.pwrite:
-            fd, data, position = arguments
-            return operation(fd, bytes(data)[:3], position)  # type: ignore[call-overload, no-any-return]
+            fd, data, position = cast("tuple[int, bytes, int]", arguments)
+            return operation(fd, data[:3], position)
         return operation(*arguments)
 
 

@@ -44,12 +44,12 @@ def test_an_entry_is_never_behind_what_is_looked_for(sections: list[tuple[int, i
             start = log.positions[log.entry_of_offset(wanted)]
             assert start <= place < start + limits.INDEX_STRIDE_BYTES
     for wanted in range(52):
-        place = next((p for p, _, _, time in plain if time >= wanted), None)
+        reached = next((p for p, _, _, time in plain if time >= wanted), None)
         entry = log.entry_of_time(wanted)
-        if place is None:
+        if reached is None:
             assert entry == len(log.positions)
         else:
-            assert log.positions[entry] <= place < log.positions[entry] + limits.INDEX_STRIDE_BYTES
+            assert log.positions[entry] <= reached < log.positions[entry] + limits.INDEX_STRIDE_BYTES
 
 
 def test_a_sequence_before_the_first_has_no_position() -> None:
