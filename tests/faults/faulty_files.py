@@ -21,7 +21,9 @@ KINDS: Final = (EIO, ENOSPC, EINTR, SHORT)
 INTERRUPTIONS: Final = 5
 
 #: The calls that a full disk can refuse.
-_TAKE_ROOM: Final = (os.pwrite, os.posix_fallocate, os.fdatasync, os.fsync, os.rename, os.mkdir, os.open)
+_TAKE_ROOM: Final = (
+    os.pwrite, os.pwritev, os.posix_fallocate, os.fdatasync, os.fsync, os.rename, os.mkdir, os.open,
+)  # fmt: skip
 
 #: The calls that never fail so: they neither wait nor touch the disk.
 _NEVER: Final = (os.urandom,)
@@ -68,8 +70,9 @@ class FaultyFiles(UnsyncedFiles):
         self.fired = True
         if self._kind == SHORT:
             fd, data, position = arguments
-            half: Any = memoryview(data)[: max(len(data) // 2, 1)]  # type: ignore[arg-type]
-            return operation(fd, half, position)
+            whole = b"".join(data) if isinstance(data, list) else data
+            half: Any = memoryview(whole)[: max(len(whole) // 2, 1)]  # type: ignore[arg-type]
+            return operation(fd, [half] if isinstance(data, list) else half, position)
         if operation == os.close:
             super().perform(operation, *arguments)
         number = getattr(errno, self._kind)
@@ -86,7 +89,7 @@ class FaultyFiles(UnsyncedFiles):
         if operation in _NEVER or not self._kind:
             return False
         if self._kind == SHORT:
-            return operation is os.pwrite and len(arguments[1]) > 1  # type: ignore[arg-type]
+            return operation in (os.pwrite, os.pwritev) and len(arguments[1]) > 1  # type: ignore[arg-type]
         if self._kind == ENOSPC:
             return operation in _TAKE_ROOM and not (operation is os.open and not _creates(arguments))
         return True

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from penstock.errors import CorruptJournal
 from penstock.journal.columns import FIXED, SEQUENCE, Column, Encoding, Type
-from penstock.journal.rows import Kind, Section
+from penstock.journal.rows import Field, Kind, Section
 
 TYPES: Final[dict[int, Any]] = {
     Type.I16: pa.int16(),
@@ -38,13 +38,18 @@ def schema(kind: Kind, columns: tuple[str, ...] | None = None) -> pa.Schema:
     return pa.schema([(name, TYPES[kind.fields[name].type]) for name in columns or kind.fields])
 
 
+@cache
+def _fields(kind: Kind, columns: tuple[str, ...] | None) -> list[Field]:
+    return [kind.fields[name] for name in columns or kind.fields]
+
+
 def record_batch(section: Section, columns: tuple[str, ...] | None = None) -> pa.RecordBatch:
     """A section as a record batch: all its columns, or only those named."""
     kind = section.kind
     if kind is None:
         raise CorruptJournal(f"rows of kind {section.span.kind} are not known to this version of Penstock")
-    fields = kind.fields
-    arrays = [array(section.column(name), fields[name].type, section.rows) for name in columns or fields]
+    found, rows = section.columns(), section.rows
+    arrays = [array(found.get(number), type_, rows) for number, type_ in _fields(kind, columns)]
     return pa.RecordBatch.from_arrays(arrays, schema=schema(kind, columns))
 
 
@@ -56,9 +61,11 @@ def array(column: Column | None, kind: Type, rows: int) -> Any:
         return _plain(column, kind, rows)
     if column.encoding == Encoding.SEQUENCE:
         start, step = SEQUENCE.unpack(column.buffers[0])
+        if step == 1:
+            return _numbers(kind, np.arange(start, start + rows, dtype=_WIDTHS[kind]))
         return _numbers(kind, np.arange(rows, dtype=_WIDTHS[kind]) * step + start)
     if kind in FIXED:
-        return _numbers(kind, np.full(rows, column.numbers(1)[0], dtype=_WIDTHS[kind]))
+        return _constant(kind, column.numbers(1)[0], rows)
     return _repeated(_plain(column, kind, 1), rows)
 
 
@@ -66,6 +73,11 @@ def array(column: Column | None, kind: Type, rows: int) -> Any:
 def _nulls(kind: Type, rows: int) -> Any:
     """Most columns of most batches are all null, and batches have few lengths; arrays cannot be changed."""
     return pa.nulls(rows, TYPES[kind])
+
+
+@lru_cache(maxsize=256)
+def _constant(kind: Type, value: int, rows: int) -> Any:
+    return _numbers(kind, np.full(rows, value, dtype=_WIDTHS[kind]))
 
 
 def _numbers(kind: Type, values: Any) -> Any:

@@ -33,6 +33,12 @@ Answer = TypeVar("Answer")
 NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
+#: From here on, handing the kernel the parts is cheaper than copying them together first …
+VECTOR_BYTES_MIN: Final = 32 << 10
+#: … unless there are more of them than it takes at once (IOV_MAX).
+VECTOR_PARTS_MAX: Final = 1024
+
+
 class Files:
     """System calls, each repeated while a signal interrupts it."""
 
@@ -74,14 +80,19 @@ class Files:
             position += len(part)
         return parts[0] if len(parts) == 1 else b"".join(parts)
 
-    def write(self, fd: int, data: bytes, position: int) -> None:
-        """All of `data` at `position`."""
-        written = self._call(os.pwrite, fd, data, position)
-        if written == len(data):
-            return
-        rest = memoryview(data)
+    def write(self, fd: int, data: bytes | list[bytes], position: int) -> None:
+        """All of `data`, which may come in parts, at `position`."""
+        written = 0
+        if type(data) is list:
+            size = sum(map(len, data))
+            if size >= VECTOR_BYTES_MIN and len(data) <= VECTOR_PARTS_MAX:
+                written = self._call(os.pwritev, fd, data, position)
+                if written == size:
+                    return
+            data = b"".join(data)
+        rest = memoryview(data)  # type: ignore[arg-type]
         while written < len(rest):
-            more = self._call(os.pwrite, fd, rest[written:], position + written)
+            more = self._call(os.pwrite, fd, rest[written:] if written else data, position + written)
             if more == 0:
                 raise OSError(errno.EIO, "the disk took no bytes")
             written += more

@@ -149,8 +149,8 @@ EMPTY: Final = Body([], 0, [], 0)
 
 def encode(
     content: Body, *, generation: int, sequence: int, position: int, time_us: int, epoch: int, flags: int = 0
-) -> bytes:
-    """The frame's bytes, for that place and no other."""
+) -> list[bytes]:
+    """The frame's bytes in parts, for that place and no other."""
     checked = CHECKED.pack(
         generation, MAGIC, VERSION, flags, len(content.spans), sequence, position, time_us, epoch, content.bytes,
         content.messages, 0,
@@ -158,7 +158,7 @@ def encode(
     return _closed(checked, content.parts)
 
 
-def moved(frame: Frame, *, generation: int, position: int) -> bytes:
+def moved(frame: Frame, *, generation: int, position: int) -> list[bytes]:
     """The same commit, to be written at another place."""
     head = frame.header
     checked = CHECKED.pack(
@@ -168,12 +168,12 @@ def moved(frame: Frame, *, generation: int, position: int) -> bytes:
     return _closed(checked, [bytes(frame.body)])
 
 
-def _closed(checked: bytes, parts: list[bytes]) -> bytes:
-    """The checksums are taken part by part, so that the bytes are copied once."""
+def _closed(checked: bytes, parts: list[bytes]) -> list[bytes]:
+    """The checksums are taken part by part: nothing is copied here."""
     crc = start = zlib.crc32(checked)
     for part in parts:
         crc = zlib.crc32(part, crc)
-    return b"".join((checked, CRC.pack(start), *parts, TRAILER.pack(crc, 0)))
+    return [checked, CRC.pack(start), *parts, TRAILER.pack(crc, 0)]
 
 
 def header(data: memoryview, at: int, generation: int | None) -> Header | None:

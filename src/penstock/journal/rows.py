@@ -15,7 +15,7 @@ A section is a header with its own checksum, a table of columns (see `columns`),
 
 `first` and `last` bound the offsets, `oldest` and `newest` the times, of its rows, so that an index is built and a
 reader skips without looking at a column. `bits` bit 0: a reader that does not know this kind must stop rather
-than skip it. The header's checksum lets a frame whose body rotted still say whose messages were lost.
+than skip it; bit 1: it shares a column of an earlier section. The header's checksum lets a frame whose body rotted still say whose messages were lost.
 
 `Rows` are what a caller wants written: a column is one value for all rows, a `range`, or a list. A `Section` is what was
 read: views into the frame. Single rows (one message, one ack) of the same kind and log that meet in a commit become
@@ -49,6 +49,7 @@ ENTRY_BYTES: Final = layout.ENTRY.size
 PLACE_BYTES: Final = layout.PLACE.size
 SHARED: Final = int(Encoding.SHARED)
 MUST_KNOW: Final = 1
+SHARES: Final = 2
 
 
 class Field(NamedTuple):
@@ -339,16 +340,21 @@ def _encode(rows: Rows, shared_index: int | None) -> list[bytes]:
 
 def _header(rows: Rows, columns: int, size: int) -> bytes:
     kind, log, count, first, last, oldest, newest = rows.span()
-    checked = CHECKED.pack(kind, rows.kind.bits, columns, count, log, size, first, last, oldest, newest)
+    bits = rows.kind.bits | (SHARES if rows.share is not None else 0)
+    checked = CHECKED.pack(kind, bits, columns, count, log, size, first, last, oldest, newest)
     return checked + CRC.pack(zlib.crc32(checked))
 
 
 class Section:
-    """A section that was read: its header is checked, its columns are views, decoded when asked for."""
+    """A section that was read: its header is checked, its columns are views, decoded when asked for.
 
-    __slots__ = ("_columns", "_frame", "_shared", "_view", "columns_count", "kind_bits", "span")
+    It knows the sections before it only if it shares with one of them: two that knew each other would keep their frame's bytes
+    alive until the garbage collector comes.
+    """
 
-    def __init__(self, frame: Sequence[Section], view: memoryview) -> None:
+    __slots__ = ("_columns", "_earlier", "_shared", "_view", "columns_count", "kind_bits", "span")
+
+    def __init__(self, view: memoryview, earlier: Sequence[Section] = ()) -> None:
         number, bits, columns, rows, log, size, first, last, oldest, newest, crc = HEADER.unpack_from(view)
         if zlib.crc32(view[: CHECKED.size]) != crc or not HEADER.size <= size <= len(view):
             raise CorruptJournal("a section's header does not match its checksum")
@@ -356,7 +362,7 @@ class Section:
         self.kind_bits = bits
         self.columns_count = columns
         self._view = view[:size]
-        self._frame = frame
+        self._earlier = tuple(earlier) if bits & SHARES else ()
         self._columns: dict[int, Column] | None = None
         self._shared: dict[int, int] = {}
 
@@ -378,18 +384,21 @@ class Section:
     def rows(self) -> int:
         return self.span.rows
 
+    def columns(self) -> dict[int, Column]:
+        """The columns as they are stored, by number; one that is not there is null in every row."""
+        if self._columns is None:
+            table = self._view[HEADER.size :]
+            self._columns, self._shared = layout.parse(table, self._view, self.columns_count, self.rows)
+            for number, index in self._shared.items():
+                self._columns[number] = self._earlier[index].columns()[number]
+        return self._columns
+
     def column(self, name: str) -> Column | None:
         """The column of that name as it is stored, or None if every value is null."""
         kind = self.kind
         if kind is None:
             raise CorruptJournal(f"rows of kind {self.span.kind} are not known to this version of Penstock")
-        if self._columns is None:
-            table = self._view[HEADER.size :]
-            self._columns, self._shared = layout.parse(table, self._view, self.columns_count, self.rows)
-        number = kind.fields[name].number
-        if number in self._shared:
-            return self._frame[self._shared[number]].column(name)
-        return self._columns.get(number)
+        return self.columns().get(kind.fields[name].number)
 
     def values(self, name: str) -> Sequence[Any]:
         """A value for each row."""
@@ -398,7 +407,7 @@ class Section:
 
     def shares(self) -> int | None:
         """The index in its frame of the section whose payloads these rows share."""
-        self.column("payload")
+        self.columns()
         return self._shared.get(MESSAGES.fields["payload"].number) if self.kind is MESSAGES else None
 
     def records(self) -> Iterator[Mapping[str, Any]]:
@@ -414,7 +423,7 @@ def sections(body: memoryview, count: int) -> list[Section]:
     found: list[Section] = []
     at = 0
     for _ in range(count):
-        section = Section(found, body[at:])
+        section = Section(body[at:], found)
         if section.kind is None and section.kind_bits & MUST_KNOW:
             raise CorruptJournal(
                 f"rows of kind {section.span.kind} are not known to this version of Penstock: a newer one wrote them"
@@ -432,7 +441,7 @@ def intact_spans(body: memoryview) -> list[Span]:
     at = 0
     while at + HEADER.size <= len(body):
         try:
-            section = Section([], body[at:])
+            section = Section(body[at:])
         except CorruptJournal:
             break
         found.append(section.span)

@@ -292,14 +292,16 @@ class Writer:
             with contextlib.suppress(OSError):
                 self._files.unlink(self._draft_path(directory, self.label.number))
 
-    def encoded(self, content: Body, *, sequence: int, time_us: int, epoch: int, flags: int = 0) -> bytes:
+    def encoded(
+        self, content: Body, *, sequence: int, time_us: int, epoch: int, flags: int = 0
+    ) -> list[bytes]:
         """A frame for the place behind the last one."""
         return frames.encode(
             content, generation=self.label.generation, sequence=sequence, position=self.end, time_us=time_us, epoch=epoch,
             flags=flags,
         )  # fmt: skip
 
-    def write(self, data: bytes) -> None:
+    def write(self, data: list[bytes]) -> None:
         """Write an encoded frame, and change nothing else: made again, it writes the same bytes to the same place."""
         self._files.write(self.fd, data, self.end)
 
@@ -317,7 +319,7 @@ class Writer:
         """Say that this is the end, and sync. `sequence` is the one the next segment begins with."""
         data = self.encoded(EMPTY, sequence=sequence, time_us=time_us, epoch=epoch, flags=SEAL)
         self.write(data)
-        self.end += len(data)
+        self.end += frames.OVERHEAD
         self.sync()
 
     def sync(self) -> None:

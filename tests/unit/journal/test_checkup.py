@@ -391,7 +391,7 @@ def test_column_that_cannot_be_read_is_found_behind_right_checksums(
     )  # fmt: skip
     with segment(path, 1).open("r+b") as file:
         file.seek(head.position)
-        file.write(data)
+        file.write(b"".join(data))
     found = only(verify(path))
     assert (found.what, found.position, found.end, found.spans) == (
         "columns",
@@ -464,7 +464,9 @@ def test_repair_of_a_journal_in_use_is_refused(journal: Path) -> None:
 class Dying(Files):
     """Files of a process that dies at its Nth change of the disk: that one and all later ones fail."""
 
-    CHANGES = frozenset({os.pwrite, os.rename, os.unlink, os.fdatasync, os.fsync, os.ftruncate, os.mkdir})
+    CHANGES = frozenset(
+        {os.pwrite, os.pwritev, os.rename, os.unlink, os.fdatasync, os.fsync, os.ftruncate, os.mkdir}
+    )
 
     def __init__(self, lives: int) -> None:
         self.changes = 0

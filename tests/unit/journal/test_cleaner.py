@@ -217,5 +217,7 @@ def test_what_was_recorded_but_not_dropped_is_dropped_the_next_time(tmp_path: Pa
     with Journal(tmp_path, segment_bytes=4096) as journal:
         cover(journal)
         clean(journal, everything)
-        assert [info.index.messages for info in journal.segments() if info.sealed and 2 in info.index.logs] == []
+        assert [
+            info.index.messages for info in journal.segments() if info.sealed and 2 in info.index.logs
+        ] == []
         assert journal.damage == []

@@ -35,6 +35,23 @@ def test_interrupted_and_short_writes_are_finished(tmp_path: Path) -> None:
     assert read_whole(Stuttering(), tmp_path / "file") == b"0123456789"
 
 
+def test_a_large_write_in_parts_that_is_cut_short_is_finished(tmp_path: Path) -> None:
+    class Halving(Files):
+        def perform(self, operation: Callable[..., Answer], *arguments: object) -> Answer:
+            if operation is os.pwritev:
+                fd, parts, position = cast("tuple[int, list[bytes], int]", arguments)
+                return operation(fd, [b"".join(parts)[:40_001]], position)
+            return operation(*arguments)
+
+    parts = [bytes([n]) * 10_007 for n in range(9)]
+    for files in (Halving(), Files()):
+        fd = files.open(tmp_path / "file", write=True, create=True)
+        files.write(fd, parts, 5)
+        assert files.read(fd, 1 << 20, 5) == b"".join(parts)
+        files.truncate(fd, 0)
+        files.close(fd)
+
+
 def test_a_disk_that_takes_no_bytes_is_an_error(tmp_path: Path) -> None:
     class Full(Files):
         def perform(self, operation: Callable[..., Answer], *arguments: object) -> Answer:

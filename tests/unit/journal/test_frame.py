@@ -18,14 +18,11 @@ def rows(payload: bytes = b"hello") -> Rows:
 
 
 def encoded(position: int = 64) -> bytes:
-    return frames.encode(
-        frames.body([rows()]),
-        generation=0xABCDEF0123456789,
-        sequence=5,
-        position=position,
-        time_us=77,
-        epoch=2,
+    content = frames.body([rows()])
+    parts = frames.encode(
+        content, generation=0xABCDEF0123456789, sequence=5, position=position, time_us=77, epoch=2
     )
+    return b"".join(parts)
 
 
 def test_a_frame_is_read_back_as_it_was_written() -> None:
@@ -76,7 +73,7 @@ def test_a_moved_frame_holds_the_same_commit() -> None:
     assert head is not None
     content = frames.body_of(view, 0, head)
     assert content is not None
-    moved = memoryview(frames.moved(Frame(head, content, 1), generation=9, position=800))
+    moved = memoryview(b"".join(frames.moved(Frame(head, content, 1), generation=9, position=800)))
     new = frames.header(moved, 0, 9)
     assert new is not None
     assert new._replace(generation=head.generation, position=64, crc=head.crc) == head
@@ -101,7 +98,7 @@ def test_frames_begin_and_end_on_a_multiple_of_eight() -> None:
     assert len(encoded()) % 8 == 0
     assert frames.HEADER.size == 64
     assert (
-        len(frames.encode(EMPTY, generation=1, sequence=1, position=64, time_us=0, epoch=1))
+        len(b"".join(frames.encode(EMPTY, generation=1, sequence=1, position=64, time_us=0, epoch=1)))
         == frames.OVERHEAD
         == 72
     )
