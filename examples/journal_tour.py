@@ -43,7 +43,7 @@ def stop(title: str) -> None:
 
 
 def say(text: str) -> None:
-    console.print(Padding(text, (0, 0, 0, 2)))
+    console.print(Padding(text, (0, 0, 0, 2), expand=False))
 
 
 # --- writing ---

@@ -83,7 +83,7 @@ class GroupCommit:
         self._worker: threading.Thread | None = None
         self._work = threading.Semaphore(0)
         self._stopping = False
-        self.pending_bytes = 0
+        self.pending_bytes = 0  # of what is queued or being written
         self.failure: PenstockError | None = None
 
     # --- queueing (the caller holds the lock) ---
@@ -196,7 +196,6 @@ class GroupCommit:
                 break
             batch.append(ticket)
             self._pending.popleft()
-            self.pending_bytes -= ticket.bytes
 
     def fail(self, error: BaseException, batch: Sequence[Ticket] = ()) -> None:
         """Refuse everything from now on: what is on the disk is no longer known."""
@@ -211,7 +210,6 @@ class GroupCommit:
                 self.failure.__cause__ = error
             waiting = [*batch, *self._pending]
             self._pending.clear()
-            self.pending_bytes = 0
         self._complete(waiting, self.failure)
 
     def _complete(self, batch: Sequence[Ticket], error: PenstockError | None) -> None:
@@ -221,6 +219,7 @@ class GroupCommit:
                 if error is not None:
                     ticket.error = error
                 ticket.done = True
+                self.pending_bytes -= ticket.bytes
                 if ticket._gate is not None:
                     ticket._gate.release()
                 elif ticket._future is not None:

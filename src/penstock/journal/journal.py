@@ -171,9 +171,6 @@ class Journal:
     def _adopt(self, recovery: Recovery) -> None:
         self.recovery = recovery.report
         self.state: State = recovery.state
-        self._next_offsets = dict(
-            self.state.next_offsets
-        )  # of what is queued; the state's, of what is written
         self.damage: list[Damage] = list(recovery.report.damage)
         self._snapshots = recovery.snapshots
         self._free = recovery.free
@@ -191,6 +188,7 @@ class Journal:
             self._active = Writer.reopened(self.directory, last.label, last.end)
             self._active.index = last.index
             self._active_info = last
+        self._top_up()
 
     def _begin_epoch(self, losses: Sequence[Rows]) -> None:
         """A synced frame that begins an epoch: from here on, nothing that an earlier owner handed out is valid.
@@ -202,9 +200,8 @@ class Journal:
         for rows in losses:
             rows.prepare(alone=True)
         self._commit_frame(frames.body(merge(losses)))
-        self._next_offsets = dict(
-            self.state.next_offsets
-        )  # of what is queued; the state's are of what is written
+        # Of what is queued; the state's are of what is written.
+        self._next_offsets = dict(self.state.next_offsets)
         self._sync()
         self._mark_file.sync()
         self._files.sync_directory(self.directory.path)
@@ -254,8 +251,8 @@ class Journal:
     def _queue(self, rows: Sequence[Rows], *, sync: bool) -> Ticket:
         if self._group.failure is not None:
             raise again(self._group.failure)
-        if not rows:
-            raise InvalidArgument("nothing to commit: give at least one section of rows")
+        if isinstance(rows, Rows) or not rows:
+            raise InvalidArgument("give a list of at least one section of rows to commit")
         offsets = self._prepare(rows)
         size = frames.OVERHEAD
         floor = 0
@@ -576,8 +573,8 @@ class Journal:
         spans = damage.spans
         with suppress(Moved, OSError):
             if not damage.complete:
+                lost = reading.missing_offsets(OwnerView(self), info)
                 with self._lock:
-                    lost = reading.missing_offsets(OwnerView(self), info)
                     spans = [
                         (log, gap.start, gap.stop - 1)
                         for log, first, last in lost

@@ -212,15 +212,21 @@ def _report(view: View, fd: int, info: SegmentInfo, bad: Bad) -> None:
 
 
 def missing_offsets(view: View, info: SegmentInfo) -> list[tuple[int, int, int]]:
-    """What a segment's index promises and its good frames do not hold: (log, first, last)."""
-    there: dict[int, RangeSet] = {log: RangeSet() for log in info.index.logs}
+    """What a segment's index promises and its good frames do not hold: (log, first, last).
+
+    Of a segment that is being written, only what is missing between good frames: its index is ahead of what may be read.
+    """
+    with view.guard:
+        promised = {log: range(entry.first, entry.last + 1) for log, entry in info.index.logs.items()}
+    there: dict[int, RangeSet] = {log: RangeSet() for log in promised}
     for frame in _scan(view, info, view.refresh(), START):
         for section in frame.sections:
             if section.kind is MESSAGES and section.log in there:
                 _add_offsets(there[section.log], section)
     found = []
-    for log, entry in info.index.logs.items():
-        found += [(log, gap.start, gap.stop - 1) for gap in there[log].gaps(entry.first, entry.last + 1)]
+    for log, offsets in promised.items():
+        stop = offsets.stop if info.sealed else max((part.stop for part in there[log]), default=offsets.start)
+        found += [(log, gap.start, gap.stop - 1) for gap in there[log].gaps(offsets.start, stop)]
     return found
 
 

@@ -1,0 +1,154 @@
+"""The pages say what is true: their code runs and prints what they show, their tables, dumps, names and links are right."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.journal.rows import KINDS
+
+ROOT = Path(__file__).parents[2]
+DOCS = ROOT / "docs"
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
+RUN = [ROOT / "README.md", *sorted((DOCS / "tutorial").glob("*.md"))]
+FORMAT = DOCS / "internals" / "journal-format.md"
+WORKINGS = DOCS / "internals" / "journal.md"
+GOLDEN = ROOT / "tests" / "unit" / "journal" / "golden" / "v1"
+
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+
+def named(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+def blocks(page: Path) -> list[tuple[str, str]]:
+    """The fenced blocks of a page, as (language, text)."""
+    return BLOCK.findall(page.read_text("utf-8"))
+
+
+# --- code ---
+
+
+def printed(code: str, names: dict[str, Any]) -> str:
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        exec(compile(code, "<page>", "exec"), names)
+    return out.getvalue()
+
+
+def sessions(text: str) -> Iterator[tuple[str, str]]:
+    """The commands of a console block, each with what it shows."""
+    for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+        command, _, shown = part.partition("\n")
+        yield command, shown
+
+
+def answer(command: str) -> str:
+    environment = {
+        **os.environ,
+        "COLUMNS": "110",
+        "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
+    }
+    done = subprocess.run(
+        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert "Traceback" not in done.stderr, done.stderr
+    return done.stdout.replace(f"{Path.cwd()}/", "")
+
+
+def loosely(text: str) -> str:
+    """Without numbers, which differ from run to run, and without the widths of tables, which follow from them."""
+    return re.sub(r"[\s─━]+", " ", re.sub(r"[\d.]+", "#", text)).strip()
+
+
+@pytest.mark.parametrize("page", RUN, ids=named)
+def test_a_page_shows_code_that_fails_or_prints_something_else(
+    page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "page"}
+    output: str | None = None
+    ran = 0
+    for language, text in blocks(page):
+        if language == "python":
+            output = printed(text, names)
+            ran += 1
+            continue
+        if language == "text" and output is not None:
+            assert output == text
+        elif language == "console":
+            for command, shown in sessions(text):
+                if command.startswith("penstock "):
+                    assert loosely(answer(command)) == loosely(shown), command
+        output = None
+    assert ran, "no code at all"
+
+
+# --- what pages say of the code ---
+
+
+def test_the_format_page_has_another_kind_or_column_than_the_code() -> None:
+    told: dict[int, tuple[str, dict[str, tuple[int, str]]]] = {}
+    for part in re.split(r"^### Kind ", FORMAT.read_text("utf-8"), flags=re.MULTILINE)[1:]:
+        head = re.match(r"(\d+): `(\w+)`", part)
+        assert head, part[:40]
+        columns = re.findall(r"^\| (\d+) \| `(\w+)` \| (\w+) \|", part, flags=re.MULTILINE)
+        told[int(head[1])] = (head[2], {name: (int(number), kind) for number, name, kind in columns})
+    assert told == {
+        number: (kind.name, {name: (field.number, field.type.name) for name, field in kind.fields.items()})
+        for number, kind in KINDS.items()
+    }
+
+
+def test_a_dump_in_the_format_page_is_not_the_golden_files() -> None:
+    dumps = [text for language, text in blocks(FORMAT) if language == "hex"]
+    assert dumps
+    for dump in dumps:
+        file, *lines = dump.splitlines()
+        data = (GOLDEN / file).read_bytes()
+        for line in lines:
+            match = re.match(r"([0-9a-f]{4})  ((?:[0-9a-f]{2} ?)+)", line)
+            assert match, line
+            at, found = int(match[1], 16), bytes.fromhex(match[2])
+            assert data[at : at + len(found)] == found, line
+
+
+def test_a_page_names_a_test_that_does_not_exist() -> None:
+    every = "\n".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
+    exist = set(re.findall(r"def (test_\w+)", every))
+    for page in PAGES:
+        text = page.read_text("utf-8")
+        for name in re.findall(r"`(tests/[\w/.]+)`", text):
+            assert (ROOT / name).exists(), f"{named(page)}: {name}"
+        if page == WORKINGS:
+            tests = set(re.findall(r"`(test_\w+)`", text))
+            assert tests
+            assert tests <= exist, f"{named(page)}: {tests - exist}"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=named)
+def test_a_link_leads_nowhere(page: Path) -> None:
+    for picture, target in re.findall(r"(!?)\[[^\]]*\]\(([^)\s]+)\)", BLOCK.sub("", page.read_text("utf-8"))):
+        if picture or "://" in target:  # pictures are drawn by whole runs of the benchmarks
+            continue
+        file, _, anchor = target.partition("#")
+        found = (page.parent / file).resolve() if file else page
+        assert found.exists(), f"{named(page)}: {target}"
+        if anchor:
+            assert anchor in anchors(found), f"{named(page)}: {target}"
+
+
+def anchors(page: Path) -> set[str]:
+    """The anchors that a page's headings get on GitHub."""
+    headings = re.findall(r"^#+ (.+)$", BLOCK.sub("", page.read_text("utf-8")), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
