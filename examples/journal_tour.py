@@ -18,15 +18,13 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
+from penstock import checkup
 from penstock.clock import SystemClock
 from penstock.ids import SnowflakeIds
-from penstock.journal import checkup, cleaner, reading
-from penstock.journal.cleaner import DeadRange
-from penstock.journal.files import Files
+from penstock.journal import DeadRange, Journal, JournalReader, Rows, messages
+from penstock.journal import clean as clean_journal
 from penstock.journal.frame import Frame
-from penstock.journal.journal import Journal
-from penstock.journal.rows import METADATA, Rows, messages
-from penstock.journal.view import DirectoryView
+from penstock.journal.rows import METADATA
 
 ORDERS, AUDIT = 1, 2
 NAMES = {ORDERS: "orders", AUDIT: "audit"}
@@ -128,10 +126,9 @@ def read_from_another_process(path: Path) -> None:
 
 def be_the_other_process(path: Path) -> None:
     """What the process that `read_from_another_process` starts does."""
-    view = DirectoryView(path)
-    mark = view.refresh()
-    count = sum(len(batch) for batch in reading.batches(view, ORDERS))
-    sys.stdout.write(f"it sees {count} messages of the log 'orders', up to commit {mark.sequence}\n")
+    reader = JournalReader(path)
+    count = sum(len(batch) for batch in reader.read(ORDERS))
+    sys.stdout.write(f"it sees {count} messages of the log 'orders', up to commit {reader.mark().sequence}\n")
 
 
 # --- stopping and starting ---
@@ -180,7 +177,7 @@ def crash(journal: Journal, copy: Path) -> None:
 def rot(path: Path, copy: Path) -> None:
     stop("A flipped bit (on a copy): rot")
     shutil.copytree(path, copy)
-    frame = next(f for f in reading.frames(DirectoryView(copy)) if f.header.messages)
+    frame = next(f for f in JournalReader(copy).frames() if f.header.messages)
     segment = copy / f"{frame.segment:020d}.segment"
     flip_bit(segment, byte=frame.header.end - 20)
     found = checkup.verify(copy)
@@ -210,7 +207,7 @@ def flip_bit(path: Path, byte: int) -> None:
 def clean(journal: Journal) -> None:
     stop("Cleaning: what the caller says is dead goes, and that it went is recorded")
     before = journal.stats()
-    done = cleaner.clean(journal, lambda _log, first, last: [DeadRange(first, last, ACKNOWLEDGED)])
+    done = clean_journal(journal, lambda _log, first, last: [DeadRange(first, last, ACKNOWLEDGED)])
     after = journal.stats()
     say(f"{done.segments_dropped} segment dropped, {done.messages} messages, {done.bytes} bytes")
     say(f"segments: {before.segments} before, {after.segments} after")
@@ -222,7 +219,9 @@ def tour(place: Path) -> None:
     path = place / "journal"
     stop("Opening a directory")
     with Journal(path) as journal:
-        say(f"a new journal, {journal.recovery.end}; files: {', '.join(Files().names(path))}")
+        say(
+            f"a new journal, {journal.recovery.end}; files: {', '.join(sorted(file.name for file in path.iterdir()))}"
+        )
         name_the_logs(journal)
         commit_a_batch(journal)
         publish_from_threads(journal)

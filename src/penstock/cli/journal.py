@@ -12,14 +12,14 @@ import msgspec
 import typer
 from rich.markup import escape
 
+from penstock.checkup import Checkup, Repair
+from penstock.checkup import repair as mend
+from penstock.checkup import verify as check
+from penstock.checkup.examination import Finding
 from penstock.cli import output
 from penstock.cli.dump import Wanted, print_rows
 from penstock.cli.inventory import Inventory, take
 from penstock.errors import CorruptJournal, InvalidArgument
-from penstock.journal.checkup import Checkup, Repair
-from penstock.journal.checkup import repair as mend
-from penstock.journal.checkup import verify as check
-from penstock.journal.examination import Finding
 from penstock.journal.rows import KINDS
 
 app = typer.Typer(

@@ -15,16 +15,25 @@ Read the modules in this order; each opens with its theory of operation.
 `summary`      what a sealed segment holds, so that it need not be scanned
 `snapshot`     the state at a sequence number, two of them
 `state`        what the journal itself must remember when segments are gone
+`damage`       what was found broken, said the same way everywhere
 `view`         the journal as a reader sees it, from inside the owner or from another process
 `reading`      by log and offset, by time, or frame by frame
 `recovery`     scan, then tell clean from torn from rotten, and mend
 `commit`       group commit: tickets, and the leader who commits for all
 `journal`      the owner: it joins all of these
 `cleaner`      drop and rewrite segments whose rows are dead
-`soundness`    whether every value of a frame can be read, beyond its checksums
-`examination`  one segment, looked at byte by byte
-`accounting`   which messages are gone, and what took them (pure)
-`checkup`      verify and repair
 `arrow`        sections as Arrow record batches (needs pyarrow)
 =============  =====================================================================================
 """
+
+from penstock.journal.cleaner import Cleaned, DeadRange, clean
+from penstock.journal.damage import Damage
+from penstock.journal.journal import Durability, Journal, Stats
+from penstock.journal.reading import Batch, JournalReader
+from penstock.journal.recovery import Report
+from penstock.journal.rows import Rows, messages
+
+__all__ = [
+    "Batch", "Cleaned", "Damage", "DeadRange", "Durability", "Journal", "JournalReader", "Report", "Rows", "Stats", "clean",
+    "messages",
+]  # fmt: skip

@@ -81,8 +81,9 @@ class GroupCommit:
         self._leading = False
         self._called: asyncio.AbstractEventLoop | None = None  # the loop that will wake the worker
         self._worker: threading.Thread | None = None
+        self._worker_leads = False
         self._work = threading.Semaphore(0)
-        self._stopping = False
+        self._last: threading.Lock | None = None  # released when the last leader is done, for `stop`
         self.pending_bytes = 0  # of what is queued or being written
         self.failure: PenstockError | None = None
 
@@ -243,20 +244,25 @@ class GroupCommit:
             self._wake_worker()
         else:
             self._leading = False
+            if self._last is not None:
+                self._last.release()
 
     # --- the worker, for asyncio ---
 
     def _wake_worker(self) -> None:
+        """With the lock held: have the worker commit what is in hand, and go on from there."""
         if self._worker is None:
             self._worker = threading.Thread(target=self._work_on, name="penstock-commit", daemon=True)
             self._worker.start()
+        self._worker_leads = True
         self._work.release()
 
     def _work_on(self) -> None:
         while True:
             self._work.acquire()
-            if self._stopping:
-                return
+            if not self._worker_leads:
+                return  # woken to stop
+            self._worker_leads = False
             self._lead(None)
 
     def orphan(self, lock: Lock, failure: PenstockError) -> None:
@@ -266,13 +272,16 @@ class GroupCommit:
         self._worker = None
 
     def stop(self) -> None:
-        """End the worker thread. Nothing may be queued any more."""
+        """Return when nobody leads any more, and end the worker. Everything that is queued must have failed before."""
         with self._lock:
-            worker, self._worker = self._worker, None
-            self._stopping = True
-        if worker is not None:
+            if self._leading:
+                self._last = threading.Lock()
+                self._last.acquire()
+        if self._last is not None:
+            self._last.acquire()
+        if self._worker is not None:
             self._work.release()
-            worker.join()
+            self._worker.join()
 
 
 def _resolve(tickets: list[Ticket]) -> None:

@@ -9,15 +9,17 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from penstock import limits
 from penstock.journal.damage import MISSING, ROT, Damage, of_bad
+from penstock.journal.files import Files
 from penstock.journal.frame import Frame
 from penstock.journal.mark import Mark
 from penstock.journal.rows import MESSAGES, Section
 from penstock.journal.segment import START, Bad, Scan
-from penstock.journal.view import Moved, SegmentInfo, View, current_generation
+from penstock.journal.view import DirectoryView, Moved, SegmentInfo, View, current_generation, require_journal
 from penstock.ranges import RangeSet
 
 
@@ -50,6 +52,52 @@ class Batch:
         """A value for each message of the batch."""
         values = self.section.values(name)
         return values if len(self) == self.section.rows else values[self.start : self.stop]
+
+
+class JournalReader:
+    """A journal read from outside, by any number of processes, while its owner writes it. It needs no lock and changes nothing.
+
+    >>> import tempfile; from penstock.journal import Journal, messages
+    >>> with tempfile.TemporaryDirectory() as path, Journal(path) as owner:
+    ...     _ = owner.commit([messages(1, [b"a", b"b"], ids=range(2), timestamp=0)])
+    ...     reader = JournalReader(path)
+    ...     [bytes(payload) for batch in reader.read(1) for payload in batch.values("payload")]
+    [b'a', b'b']
+    """
+
+    def __init__(self, path: str | Path, files: Files | None = None) -> None:
+        self._view = DirectoryView(Path(path), files)
+        require_journal(self._view.directory)
+
+    def read(self, log: int, offset: int = 0) -> Iterator[Batch]:
+        """The messages of a log from an offset on, in batches of columns, up to what is synced now."""
+        return batches(self._view, log, offset)
+
+    def frames(self, after: int = 0) -> Iterator[Frame]:
+        """Every synced commit behind a sequence number."""
+        return frames(self._view, after)
+
+    def offset_at(self, log: int, time_us: int) -> int | None:
+        """The offset of a log's first message that is not older than a time; None if there is none yet."""
+        return offset_at(self._view, log, time_us)
+
+    def mark(self) -> Mark:
+        """Up to where it is synced now."""
+        return self._view.refresh()
+
+    def logs(self) -> dict[int, tuple[int, int]]:
+        """The first and last offset that are there of each log."""
+        self._view.refresh()
+        found: dict[int, tuple[int, int]] = {}
+        for info in self._view.segments():
+            for log, entry in info.index.logs.items():
+                found[log] = (found[log][0] if log in found else entry.first, entry.last)
+        return found
+
+    @property
+    def damage(self) -> list[Damage]:
+        """What reading came across so far."""
+        return list(self._view.damage)
 
 
 def batches(view: View, log: int, offset: int = 0) -> Iterator[Batch]:

@@ -293,7 +293,7 @@ class Recovery:
             info.end = scan.end
         finally:
             self._files.close(fd)
-        self.report.bytes += walk.size
+        self.report.bytes += info.end - start
         return walk
 
     def _take(self, frame: Frame, info: SegmentInfo) -> None:

@@ -485,6 +485,71 @@ def test_closing_commits_what_is_queued(tmp_path: Path) -> None:
         assert payloads(journal) == [b"queued"]
 
 
+def test_closing_under_load_leaves_nobody_waiting_and_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    for round_ in range(5):
+        path = tmp_path / str(round_)
+        journal = Journal(path, segment_bytes=4096)
+        acknowledged: list[bytes] = []
+        started = threading.Barrier(5)
+
+        def produce(
+            name: int,
+            journal: Journal = journal,
+            acknowledged: list[bytes] = acknowledged,
+            started: threading.Barrier = started,
+        ) -> None:
+            started.wait()
+            for n in range(10_000):
+                payload = b"%d:%d" % (name, n)
+                try:
+                    journal.commit([one(1, payload)])
+                except BrokerClosed:
+                    return
+                acknowledged.append(payload)
+
+        threads = [threading.Thread(target=produce, args=(name,)) for name in range(4)]
+        for thread in threads:
+            thread.start()
+        started.wait()
+        while len(acknowledged) < 20:
+            pass
+        journal.close()
+        for thread in threads:
+            thread.join()
+        with Journal(path) as journal:
+            assert set(acknowledged) <= set(payloads(journal))
+
+
+def test_closing_fails_the_futures_of_a_loop_that_still_publishes(tmp_path: Path) -> None:
+    async def publish(journal: Journal, enough: threading.Event) -> int:
+        done = 0
+        try:
+            while True:
+                await journal.submit([one(1, b"x")])
+                done += 1
+                if done == 10:
+                    enough.set()
+        except BrokerClosed:
+            return done
+
+    journal = Journal(tmp_path)
+    enough = threading.Event()
+
+    def close_when_enough() -> int:
+        enough.wait()
+        journal.close()
+        return 0
+
+    async def scenario() -> list[int]:
+        return await asyncio.gather(
+            *(publish(journal, enough) for _ in range(8)), asyncio.to_thread(close_when_enough)
+        )
+
+    acknowledged = sum(asyncio.run(scenario()))
+    with Journal(tmp_path) as again:
+        assert len(payloads(again)) >= acknowledged
+
+
 def test_every_owner_begins_a_new_epoch_even_if_it_writes_nothing(tmp_path: Path) -> None:
     epochs = []
     for _ in range(4):

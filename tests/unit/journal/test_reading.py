@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.journal import reading
+from penstock.errors import CorruptJournal
+from penstock.journal import JournalReader, reading
 from penstock.journal.cleaner import DeadRange, clean
 from penstock.journal.damage import MISSING
 from penstock.journal.journal import Journal, OwnerView
@@ -186,3 +187,20 @@ def test_a_batch_gives_columns_from_the_offset_that_was_asked_for(journal: Journ
     assert [bytes(p) for p in found.values("payload")] == [b"1/7", b"1/8", b"1/9"]
     assert list(found.values("timestamp")) == [5, 5, 5]
     assert list(found.values("key")) == [None] * 3
+
+
+def test_an_outside_reader_sees_logs_times_frames_and_the_mark(journal: Journal) -> None:
+    expected = fill(journal)
+    reader = JournalReader(journal.directory.path)
+    assert reader.logs() == {log: (0, len(found) - 1) for log, found in expected.items()}
+    assert [bytes(p) for found in reader.read(2, 3) for p in found.values("payload")] == expected[2][3:]
+    assert reader.offset_at(1, 2000) == journal.offset_at(1, 2000)
+    assert reader.mark().sequence == journal.durable_sequence == list(reader.frames())[-1].sequence
+    assert reader.damage == []
+
+
+def test_a_directory_that_is_no_journal_is_refused_and_left_alone(tmp_path: Path) -> None:
+    for path in (tmp_path / "missing", tmp_path):
+        with pytest.raises(CorruptJournal, match="not a journal"):
+            JournalReader(path)
+    assert list(tmp_path.iterdir()) == []

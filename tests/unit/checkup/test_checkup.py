@@ -13,14 +13,14 @@ from typing import Any
 
 import pytest
 
+from penstock.checkup import Checkup, repair, verify
+from penstock.checkup.examination import Finding
 from penstock.errors import CorruptJournal, DirectoryLocked, PenstockError
 from penstock.journal import envelope
 from penstock.journal import frame as frames
 from penstock.journal import summary as summaries
-from penstock.journal.checkup import Checkup, repair, verify
 from penstock.journal.cleaner import DeadRange, clean
 from penstock.journal.directory import Directory
-from penstock.journal.examination import Finding
 from penstock.journal.files import Files
 from penstock.journal.frame import Body, Frame
 from penstock.journal.journal import Journal

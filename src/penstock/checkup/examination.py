@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock.checkup import soundness
 from penstock.journal import frame as frames
-from penstock.journal import soundness
 from penstock.journal.damage import ROT, TORN, known_messages, offsets
 from penstock.journal.directory import Directory
 from penstock.journal.files import Files

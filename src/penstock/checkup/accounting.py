@@ -11,9 +11,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+from penstock.checkup.examination import COLUMNS, OFFSETS, Examination, Finding, Gap, Place, Spans
 from penstock.journal.damage import MISSING, ROT
 from penstock.journal.directory import Directory
-from penstock.journal.examination import COLUMNS, OFFSETS, Examination, Finding, Gap, Place, Spans
 from penstock.journal.state import State
 from penstock.ranges import RangeSet
 

@@ -1,0 +1,269 @@
+"""Repair a journal: mend what `verify` names, and nothing else.
+
+Order, and what an interruption leaves:
+
+1. Under the lock, what opening would overwrite is copied into `quarantine/`: a damaged mark, damaged labels. Wrong summaries are moved there.
+2. The journal is opened, which recovers it: torn ends are cut, damaged snapshots set aside, summaries and the mark written again, and
+   new damage is accounted for.
+3. Every lost message is recorded as cleaned with the outcome `DAMAGED`, in commits of its own.
+4. Each damaged segment is replaced by a copy with all of its good frames, whole, and none of its bad ranges, which are copied into
+   `quarantine/` first. The copy takes the old one's place by one rename. A file of which nothing can be read is moved to `quarantine/`.
+
+Each step leaves a journal that opens, and doing it again does only what is left.
+"""
+
+from __future__ import annotations
+
+import zlib
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from penstock.checkup import soundness
+from penstock.checkup.examination import (
+    FOREIGN,
+    LEFTOVER,
+    MARK,
+    OFFSETS,
+    SNAPSHOT,
+    SUMMARY,
+    Finding,
+)
+from penstock.checkup.verify import Checkup, Progress, verify
+from penstock.clock import Clock
+from penstock.errors import CorruptJournal
+from penstock.journal.damage import HEADER, MISSING, ROT
+from penstock.journal.directory import SUMMARY as SUMMARY_FILE
+from penstock.journal.directory import Directory, Ownership
+from penstock.journal.files import Files, read_whole, write_whole
+from penstock.journal.frame import Frame
+from penstock.journal.journal import Journal
+from penstock.journal.rows import CLEANED, Rows
+from penstock.journal.segment import GAPS, Bad, Label, Scan, Writer
+from penstock.journal.state import DAMAGED
+from penstock.journal.view import SegmentInfo
+
+#: Lost ranges that are recorded in one commit: far below what a frame holds.
+RECORDED_AT_ONCE: Final = 10_000
+
+RECOVER: Final = "recover"
+RECORD: Final = "record"
+REWRITE: Final = "rewrite"
+SET_ASIDE: Final = "set aside"
+BY_HAND: Final = "by hand"
+
+
+class Action(msgspec.Struct, frozen=True):
+    """A step of a repair: what is done, to which file, how many bytes of it go into quarantine, and why."""
+
+    what: str
+    file: str
+    bytes: int = 0
+    detail: str = ""
+
+
+class Repair(msgspec.Struct):
+    """What `repair` would do, or did: the plan, what was found before and after, and the copies that were kept."""
+
+    path: str
+    done: bool
+    plan: list[Action]
+    before: Checkup
+    after: Checkup | None = None
+    kept: list[str] = []
+
+    @property
+    def needed(self) -> bool:
+        """Whether there is something to be done, or left to be done."""
+        return not (self.after or self.before).sound
+
+
+def repair(
+    path: str | Path,
+    *,
+    yes: bool,
+    files: Files | None = None,
+    progress: Progress | None = None,
+    clock: Clock | None = None,
+) -> Repair:
+    """Mend a journal that nobody holds. Without `yes` nothing is changed, and the report says what would be done."""
+    before = verify(path, files, progress, clock)
+    plan = _plan(before)
+    if not yes or not plan:
+        return Repair(before.path, False, plan, before)
+    if by_hand := [action for action in plan if action.what == BY_HAND]:
+        raise CorruptJournal(
+            f"{Path(before.path) / by_hand[0].file}: {by_hand[0].detail}. Nothing was changed"
+        )
+    kept = _keep_what_opening_overwrites(Directory(files or Files(), Path(before.path)), before)
+    with Journal(before.path, files=files, clock=clock) as journal:
+        kept += _mend(journal, before)
+    after = verify(path, files, None, clock)
+    return Repair(before.path, True, plan, before, after, kept)
+
+
+def _plan(checkup: Checkup) -> list[Action]:
+    actions = [
+        Action(BY_HAND, finding.file, detail=finding.detail)
+        for finding in checkup.damage
+        if finding.what == FOREIGN
+    ]
+    actions += [
+        Action(SET_ASIDE, finding.file, finding.bytes, f"damaged {finding.what}: keep a copy, make it again")
+        for finding in checkup.damage
+        if finding.what in (SUMMARY, SNAPSHOT, MARK)
+    ]
+    if checkup.damage or checkup.notes:
+        detail = "open the journal: cut a torn end, rescue what is above the mark, throw drafts away, begin a new epoch"
+        actions.append(Action(RECOVER, "", detail=detail))
+    if checkup.unrecorded:
+        text = ", ".join(f"log {log} offsets {first}–{last}" for log, first, last in checkup.unrecorded)
+        actions.append(Action(RECORD, "", detail=f"record as lost: {text}"))
+    for finding in checkup.damage:
+        if finding.what == MISSING:
+            actions.append(Action(RECORD, finding.file, detail="record the segment as lost"))
+    return actions + [_plan_segment(number, found) for number, found in _hurt(checkup).items()]
+
+
+def _plan_segment(number: int, findings: list[Finding]) -> Action:
+    name, size = findings[0].file, sum(finding.bytes for finding in findings)
+    if _unreadable(findings):
+        return Action(SET_ASIDE, name, size, "nothing in it can be read: keep it in quarantine")
+    ranges = ", ".join(f"{finding.position}–{finding.end}" for finding in findings)
+    return Action(
+        REWRITE, name, size, f"copy segment {number} without bytes {ranges}, which are kept in quarantine"
+    )
+
+
+def _hurt(checkup: Checkup) -> dict[int, list[Finding]]:
+    """The segments that must be written again, and why."""
+    found: dict[int, list[Finding]] = {}
+    for finding in checkup.damage:
+        if finding.segment is not None and finding.what not in (SUMMARY, MISSING, FOREIGN, OFFSETS):
+            found.setdefault(finding.segment, []).append(finding)
+    return found
+
+
+def _unreadable(findings: list[Finding]) -> bool:
+    """Whether not even a generation is known, so that no frame of the file can be told from other bytes."""
+    return any(finding.what == ROT and finding.position == 0 for finding in findings)
+
+
+def _keep_what_opening_overwrites(directory: Directory, checkup: Checkup) -> list[str]:
+    owner = Ownership(directory)
+    try:
+        kept = []
+        for finding in checkup.damage:
+            path = directory.path / finding.file
+            if finding.what == HEADER or (finding.what == MARK and path.exists()):
+                data = read_whole(directory.files, path)[: finding.end]
+                kept.append(_keep(directory, f"{finding.what}-of-{finding.file}.bytes", data))
+            elif finding.what == SUMMARY:
+                kept.append(_move_aside(directory, path))
+        for finding in checkup.notes:  # what is still known of a segment that is gone
+            path = directory.path / finding.file
+            if finding.what == LEFTOVER and finding.file.endswith(SUMMARY_FILE) and path.exists():
+                kept.append(_keep(directory, path.name, read_whole(directory.files, path)))
+        return kept
+    finally:
+        owner.release()
+
+
+def _keep(directory: Directory, name: str, data: bytes) -> str:
+    """A copy in quarantine. One of the same name with other bytes is from an earlier damage, and stays."""
+    path = directory.quarantine / name
+    if path.exists() and read_whole(directory.files, path) != data:
+        path = path.with_name(f"{path.stem}-{zlib.crc32(data):08x}{path.suffix}")
+    if not path.exists():
+        directory.files.make_directory(directory.quarantine)
+        write_whole(directory.files, path, data)
+    return path.name
+
+
+def _move_aside(directory: Directory, path: Path) -> str:
+    """Move a whole file into quarantine."""
+    directory.files.make_directory(directory.quarantine)
+    name = path.name
+    if (directory.quarantine / name).exists():
+        name = f"{name}-{directory.files.random():016x}"
+    directory.files.rename(path, directory.quarantine / name)
+    directory.files.sync_directory(directory.quarantine)
+    directory.files.sync_directory(directory.path)
+    return name
+
+
+def _mend(journal: Journal, checkup: Checkup) -> list[str]:
+    hurt = _hurt(checkup)
+    infos = {info.number: info for info in journal.segments()}
+    damaged = {number for number in infos if number in hurt or infos[number].damage}
+    with journal.tidying("repairing"):
+        _record(journal, checkup)
+        if any(not infos[number].sealed for number in damaged):
+            journal.rotate()  # only a finished segment can be replaced
+        kept = []
+        for number in sorted(damaged):
+            kept += _rewrite(journal, infos[number])
+        for number, findings in hurt.items():
+            path = journal.directory.segment(number)
+            if _unreadable(findings) and number not in infos:
+                paths = (path, journal.directory.file(number, SUMMARY_FILE))
+                kept += [_move_aside(journal.directory, path) for path in paths if path.exists()]
+        return kept
+
+
+def _record(journal: Journal, checkup: Checkup) -> None:
+    """Record lost messages, as far as recovery has not."""
+    lost = [
+        (log, part.start, part.stop - 1)
+        for log, first, last in checkup.unrecorded
+        for part in journal.state.explained(log, first, last + 1).gaps(first, last + 1)
+    ]
+    now = journal.now_us()
+    for start in range(0, len(lost), RECORDED_AT_ONCE):
+        journal.commit(
+            [
+                Rows(CLEANED, log, 1, {"first": first, "last": last, "outcome": DAMAGED, "time": now})
+                for log, first, last in lost[start : start + RECORDED_AT_ONCE]
+            ]
+        )
+    journal.sync()
+
+
+def _rewrite(journal: Journal, info: SegmentInfo) -> list[str]:
+    """Replace a segment by its good frames, whole; the names of the copies of everything else."""
+    directory, files = journal.directory, journal.directory.files
+    old = info.label
+    label = Label(info.number, files.random(), old.first_sequence, old.created_us, old.epoch, GAPS)
+    kept: list[str] = []
+    fd = files.open(directory.segment(info.number))
+    try:
+        writer = Writer.draft(directory, label, recycle=None, reserve=0)
+        try:
+            limit = min(info.end, files.size(fd))
+            scan = Scan(files, fd, old, limit=limit, stop_sequence=info.next_sequence)
+            for item in scan:
+                if isinstance(item, Frame) and soundness.flaw(item) is None:
+                    writer.append_moved(item)
+                else:
+                    kept.append(_keep_range(directory, fd, info.number, item))
+            if not scan.sealed and scan.end < limit:
+                rest = Bad(info.number, scan.end, limit, None, [])
+                kept.append(_keep_range(directory, fd, info.number, rest))
+            writer.seal(sequence=info.next_sequence or 0, time_us=info.index.newest, epoch=info.index.epoch)
+            writer.trim()
+            journal.replace(info, writer)
+        finally:
+            writer.close()
+    finally:
+        files.close(fd)
+    return kept
+
+
+def _keep_range(directory: Directory, fd: int, number: int, item: Frame | Bad) -> str:
+    if isinstance(item, Frame):
+        start, end = item.header.position, item.header.end
+    else:
+        start, end = item.position, item.end
+    data = directory.files.read(fd, end - start, start)
+    return _keep(directory, f"segment-{number:020d}-{start}-{end}.bytes", data)
