@@ -238,7 +238,7 @@ def tour(place: Path) -> None:
     say("docs/tutorial/first-journal.md    the same, step by step, by your own hand")
     say("docs/internals/journal.md         how it works, and which test shows it")
     say("docs/reference/cli.md             penstock journal info|verify|repair|dump")
-    say("make faults, make bench           what was tried against it, and how fast it is")
+    say("make faults, make bench           what was tried against it; how fast it is")
 
 
 def main() -> None:
