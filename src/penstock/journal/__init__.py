@@ -20,6 +20,7 @@ Read the modules in this order; each opens with its theory of operation.
 `reading`      by log and offset, by time, or frame by frame
 `recovery`     scan, then tell clean from torn from rotten, and mend
 `commit`       group commit: tickets, and the leader who commits for all
+`holdings`     the segments that the owner holds: sealed, written, to be recycled
 `journal`      the owner: it joins all of these
 `cleaner`      drop and rewrite segments whose rows are dead
 `arrow`        sections as Arrow record batches (needs pyarrow)

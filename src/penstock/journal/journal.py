@@ -55,9 +55,10 @@ from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
 from penstock.journal.commit import GroupCommit, Ticket, again
 from penstock.journal.damage import Damage, known_messages
-from penstock.journal.directory import FREE, SUMMARY, Directory, Ownership
+from penstock.journal.directory import Directory, Ownership
 from penstock.journal.files import NO_ROOM, Files, at_fork, require_little_endian
 from penstock.journal.frame import Body, Frame
+from penstock.journal.holdings import Draft, Holdings
 from penstock.journal.mark import Mark, MarkFile
 from penstock.journal.reading import Batch
 from penstock.journal.recovery import Recovery, Replay, Report, Restore
@@ -71,7 +72,7 @@ from penstock.journal.rows import (
     Rows,
     merge,
 )
-from penstock.journal.segment import Label, Writer
+from penstock.journal.segment import Writer
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, State
 from penstock.journal.view import Moved, SegmentInfo
@@ -162,7 +163,7 @@ class Journal:
             self._adopt(recovery)
             self._begin_epoch(recovery.losses())
         except BaseException:
-            for held in (getattr(self, "_active", None), getattr(self, "_mark_file", None)):
+            for held in (getattr(self, "_held", None), getattr(self, "_mark_file", None)):
                 if held is not None:
                     held.close()
             self._owner.release()
@@ -173,21 +174,24 @@ class Journal:
         self.state: State = recovery.state
         self.damage: list[Damage] = list(recovery.report.damage)
         self._snapshots = recovery.snapshots
-        self._free = recovery.free
         self._sequence = recovery.sequence
         self._time_us = max((info.index.newest for info in recovery.infos), default=0)
         self._epoch = recovery.epoch + 1
-        self._number = recovery.next_number
-        self._infos = {info.number: info for info in recovery.infos}
+        self._held = Holdings(
+            self.directory,
+            self._lock,
+            recovery.infos,
+            recovery.free,
+            recovery.next_number,
+            self.segment_bytes,
+        )
         last = recovery.infos[-1] if recovery.infos else None
         if last is None or last.sealed:
-            self._active, recycle = self._draft_next(self._sequence + 1)
-            self._active.publish(self.directory, recycle=recycle)
-            self._adopt_active()
+            draft = self._draft()
+            self._held.publish(draft)
+            self._held.adopt(draft)
         else:
-            self._active = Writer.reopened(self.directory, last.label, last.end)
-            self._active.index = last.index
-            self._active_info = last
+            self._held.go_on(last)
         self._top_up()
 
     def _begin_epoch(self, losses: Sequence[Rows]) -> None:
@@ -263,7 +267,7 @@ class Journal:
             raise BatchTooLarge(
                 f"a commit of {size} bytes is over the bound of {limits.FRAME_BYTES_MAX}: make it several"
             )
-        if self._active.room() < self._group.pending_bytes + size + floor:
+        if self._held.active.room() < self._group.pending_bytes + size + floor:
             self._make_room(size, floor)
         self._next_offsets.update(offsets)
         return self._group.queue(rows, size, sync=sync and self.durability == "commit")
@@ -285,20 +289,19 @@ class Journal:
 
     def _make_room(self, size: int, floor: int) -> None:
         wanted = self._group.pending_bytes + size + floor
-        while self._active.room() < wanted:
+        active = self._held.active
+        while active.room() < wanted:
             try:
-                self._active.make_room(wanted, to_the_last_byte=floor < limits.RESERVE_BYTES)
+                active.make_room(wanted, to_the_last_byte=floor < limits.RESERVE_BYTES)
             except OSError as error:
                 if error.errno not in NO_ROOM:
                     self._group.fail(error)
                     raise self._failure() from error
-                if not self._free:
+                if not self._held.give_space_back():
                     raise DiskFull(
                         f"no room for {size} more bytes on the disk of {self.directory.path}: nothing was written. Make "
                         "room, or consume: acknowledging still works and lets the cleaner give space back"
                     ) from error
-                with suppress(OSError):
-                    self._files.unlink(self.directory.file(self._free.pop(), FREE))
 
     def _failure(self) -> PenstockError:
         return again(self._group.failure or JournalFailed("the journal failed"))
@@ -324,7 +327,7 @@ class Journal:
 
     def _commit_frame(self, content: Body) -> BaseException | None:
         """Write a frame, then take in what it says. The only place where a sequence number is given."""
-        active = self._active
+        active = self._held.active
         sequence = self._sequence + 1
         self._time_us = time_us = max(self._clock.now_us(), self._time_us)
         data = active.encoded(content, sequence=sequence, time_us=time_us, epoch=self._epoch)
@@ -335,7 +338,7 @@ class Journal:
                 content.bytes, content.messages, 0,
             )  # fmt: skip
             active.advance(head, content.spans)
-            self._active_info.end = active.end
+            self._held.info.end = active.end
             self._sequence = sequence
             self.state.apply(content.spans, content.sections)
         return interrupted
@@ -343,13 +346,14 @@ class Journal:
     # --- syncing ---
 
     def _position(self) -> Mark:
-        return Mark(self._sequence, self._active.label.number, self._active.end, self._time_us, self._epoch)
+        active = self._held.active
+        return Mark(self._sequence, active.label.number, active.end, self._time_us, self._epoch)
 
     def _sync(self) -> None:
         """Sync what has been written, then move the mark. A failure of either is the journal's."""
         with self._sync_lock:
             with self._lock:
-                position, active = self._position(), self._active
+                position, active = self._position(), self._held.active
             if position.sequence > self._durable.sequence:
                 active.sync()
                 self._advance_mark(position)
@@ -374,7 +378,7 @@ class Journal:
     # --- rotation ---
 
     def _after_commit(self) -> None:
-        if self._active.end >= self.segment_bytes:
+        if self._held.active.end >= self.segment_bytes:
             self._rotate()
 
     def rotate(self) -> None:
@@ -383,60 +387,37 @@ class Journal:
             ticket = self._group.queue([], 0, sync=True, at_rest=self._rotate)
         ticket.wait()
 
-    def _draft_next(self, first_sequence: int) -> tuple[Writer, int | None]:
-        label = Label(self._number, self._files.random(), first_sequence, self._clock.now_us(), self._epoch)
-        with self._lock:  # taken out of the list at once, so that nobody gives its space back meanwhile
-            recycle = self._free.pop(0) if self._free else None
-        try:
-            writer = Writer.draft(self.directory, label, recycle=recycle, reserve=limits.RESERVE_BYTES)
-            try:
-                # Here, while the old segment is still whole: on a full disk there is then no next one, and nothing has happened.
-                writer.make_room(self._group.pending_bytes + limits.RESERVE_BYTES)
-                writer.sync()
-            except BaseException:
-                writer.close()
-                writer.discard(self.directory, recycle=recycle)
-                raise
-        except BaseException:
-            with self._lock:
-                self._free += [recycle] if recycle is not None else []
-            raise
-        return writer, recycle
-
-    def _adopt_active(self) -> None:
-        """Go on in the draft that was just given its name."""
-        self._number = self._active.label.number + 1
-        self._active_info = SegmentInfo(self._active.label, self._active.end, self._active.index, None, [])
-        self._infos[self._active.label.number] = self._active_info
+    def _draft(self) -> Draft:
+        room = self._group.pending_bytes + limits.RESERVE_BYTES
+        return self._held.draft(self._sequence + 1, epoch=self._epoch, now_us=self._clock.now_us(), room=room)
 
     def _rotate(self) -> None:
         """Seal the active segment and go on in the next one. On a full disk there is no next one: then go on in this one."""
         try:
-            following, recycle = self._draft_next(self._sequence + 1)
+            draft = self._draft()
         except OSError as error:
             if error.errno in NO_ROOM:
                 return
             raise
-        old, info = self._active, self._active_info
+        old, info = self._held.active, self._held.info
         try:
             with self._sync_lock:
                 old.seal(sequence=self._sequence + 1, time_us=self._time_us, epoch=self._epoch)
-                following.publish(self.directory, recycle=recycle)
+                self._held.publish(draft)
                 with self._lock:
-                    self._active = following
                     info.end, info.next_sequence = old.end, self._sequence + 1
-                    self._adopt_active()
+                    self._held.adopt(draft)
                     self._top_up()
                 self._advance_mark(self._position())
         except BaseException:
-            (following if self._active is old else old).close()
+            (draft.writer if self._held.active is old else old).close()
             raise
         self._finish(old, info)
 
     def _top_up(self) -> None:
         """Take room for what was queued while rotating. On a full disk, what was taken with the draft must do."""
         try:
-            self._active.make_room(self._group.pending_bytes + limits.RESERVE_BYTES)
+            self._held.active.make_room(self._group.pending_bytes + limits.RESERVE_BYTES)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
@@ -445,10 +426,7 @@ class Journal:
         """Cut off the room that was not used, and say what the segment holds. Either can be done again by recovery."""
         try:
             old.trim()
-            summaries.write(
-                self.directory,
-                summaries.of(info.label, info.end, info.next_sequence or 0, info.index, info.damage),
-            )
+            self._held.write_summary(info)
         except OSError:
             return
         finally:
@@ -495,7 +473,7 @@ class Journal:
 
     def _snapshot_now(self, state: bytes, sequence: int | None) -> Snapshot:
         """By the leader, when everything that was written is synced."""
-        info = self._active_info
+        info = self._held.info
         active = summaries.of(info.label, info.end, 0, info.index, info.damage)
         return Snapshot(
             self._sequence if sequence is None else sequence,
@@ -513,8 +491,7 @@ class Journal:
 
     def segments(self) -> list[SegmentInfo]:
         """What the segments hold, oldest first; the last one is being written."""
-        with self._lock:
-            return [self._infos[number] for number in sorted(self._infos)]
+        return self._held.segments()
 
     @contextmanager
     def tidying(self, what: str) -> Iterator[None]:
@@ -523,31 +500,12 @@ class Journal:
             yield
 
     def drop(self, info: SegmentInfo) -> None:
-        """Give a sealed segment's space back, or keep its file to be recycled. What it held must have been recorded."""
-        with self._lock:
-            del self._infos[info.number]
-            recycle = len(self._free) < limits.RECYCLED_SEGMENTS_MAX and info.end >= self.segment_bytes
-        if recycle:
-            self._files.rename(self.directory.segment(info.number), self.directory.file(info.number, FREE))
-        else:
-            self._files.unlink(self.directory.segment(info.number))
-        if self.directory.file(info.number, SUMMARY).exists():
-            self._files.unlink(self.directory.file(info.number, SUMMARY))
-        self._files.sync_directory(self.directory.path)
-        if recycle:
-            with self._lock:
-                self._free.append(info.number)
+        """Give a sealed segment's space back, while tidying. What it held must have been recorded."""
+        self._held.drop(info)
 
     def replace(self, info: SegmentInfo, rewritten: Writer) -> None:
-        """Put a sealed, synced draft in a segment's place."""
-        new = SegmentInfo(rewritten.label, rewritten.end, rewritten.index, info.next_sequence, [])
-        rewritten.rename(self.directory, recycle=None)
-        with self._lock:
-            self._infos[info.number] = new  # before anything else can fail: the old file is gone
-        self._files.sync_directory(self.directory.path)
-        summaries.write(
-            self.directory, summaries.of(new.label, new.end, new.next_sequence or 0, new.index, [])
-        )
+        """Put a sealed, synced draft in a segment's place, while tidying."""
+        self._held.replace(info, rewritten)
 
     # --- the rest ---
 
@@ -561,7 +519,7 @@ class Journal:
             if any(d.segment == damage.segment and d.position == damage.position for d in self.damage):
                 return
             self.damage.append(damage)
-            info = self._infos.get(damage.segment)
+            info = self._held.get(damage.segment)
         known = self._examined(info, damage) if info is not None else damage
         with self._lock:
             self.damage[self.damage.index(damage)] = known
@@ -586,10 +544,7 @@ class Journal:
             )
             info.damage.append(known)
             if info.next_sequence is not None:
-                summaries.write(
-                    self.directory,
-                    summaries.of(info.label, info.end, info.next_sequence, info.index, info.damage),
-                )
+                self._held.write_summary(info)
             return known
         return damage
 
@@ -604,7 +559,7 @@ class Journal:
                 segments=len(infos),
                 bytes=sum(info.end for info in infos),
                 messages=sum(info.index.messages for info in infos),
-                free_segments=len(self._free),
+                free_segments=self._held.free_segments,
                 snapshots=list(self._snapshots),
                 damaged_messages=sum(damage.messages for damage in self.damage),
                 damage=list(self.damage),
@@ -634,7 +589,7 @@ class Journal:
         self._group.stop()
         if self.durability == "interval":
             self._syncer.join()
-        self._active.close()
+        self._held.close()
         self._mark_file.close()
         self._owner.release()
 

@@ -8,7 +8,7 @@ What is damaged is reported to the view and skipped.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -102,71 +102,65 @@ class JournalReader:
 
 def batches(view: View, log: int, offset: int = 0) -> Iterator[Batch]:
     """The messages of a log from `offset` on, up to the mark."""
-    mark = view.refresh()
-    done = -1
-    while True:
-        info = next(
-            (i for i in view.segments() if done < i.number <= mark.segment and _holds(i, log, offset)), None
-        )
-        if info is None:
-            return
-        try:
-            for frame in _stretches(view, info, mark, log, offset):
-                for section in frame.sections:
-                    if section.log == log and section.kind is MESSAGES and section.span.last >= offset:
-                        yield _from(section, offset)
-                        offset = section.span.last + 1
-            done = info.number
-        except Moved:
-            mark, gone = _look_again(view, info)
-            done = info.number if gone else done
+
+    def wanted(info: SegmentInfo) -> bool:
+        entry = info.index.logs.get(log)
+        return entry is not None and entry.last >= offset
+
+    for frame in _frames_of(view, wanted, lambda info, mark: _stretches(view, info, mark, log, offset)):
+        for section in frame.sections:
+            if section.log == log and section.kind is MESSAGES and section.span.last >= offset:
+                yield _from(section, offset)
+                offset = section.span.last + 1
 
 
 def frames(view: View, after: int = 0) -> Iterator[Frame]:
     """Every commit with a sequence number above `after`, up to the mark."""
-    mark = view.refresh()
-    done = -1
-    while True:
-        info = next(
-            (i for i in view.segments() if done < i.number <= mark.segment and i.index.last_sequence > after),
-            None,
-        )
-        if info is None:
-            return
-        try:
-            with view.guard:
-                position = info.index.position_of(after + 1)
-            for frame in _scan(view, info, mark, START if position is None else position):
-                if frame.sequence > mark.sequence:
-                    return
-                if frame.sequence > after:
-                    yield frame
-                    after = frame.sequence
-            done = info.number
-        except Moved:
-            mark, gone = _look_again(view, info)
-            done = info.number if gone else done
+
+    def behind(info: SegmentInfo, mark: Mark) -> Iterator[Frame]:
+        with view.guard:
+            position = info.index.position_of(after + 1)
+        return _scan(view, info, mark, START if position is None else position)
+
+    for frame in _frames_of(view, lambda info: info.index.last_sequence > after, behind):
+        if frame.sequence > after:
+            yield frame
+            after = frame.sequence
 
 
 def offset_at(view: View, log: int, time_us: int) -> int | None:
     """The offset of the log's first message that is not older than a time; None if there is none yet."""
+
+    def wanted(info: SegmentInfo) -> bool:
+        entry = info.index.logs.get(log)
+        return entry is not None and entry.newest >= time_us
+
+    for frame in _frames_of(view, wanted, lambda i, mark: _stretches(view, i, mark, log, time_us=time_us)):
+        if (offset := _first_at(frame, log, time_us)) is not None:
+            return offset
+    return None
+
+
+def _frames_of(
+    view: View, wanted: Callable[[SegmentInfo], bool], of: Callable[[SegmentInfo, Mark], Iterator[Frame]]
+) -> Iterator[Frame]:
+    """The frames `of` each segment that is `wanted`, in order. When a file has moved, look again, and go on behind what is done."""
     mark = view.refresh()
     done = -1
-    while True:
-        info = next(
-            (i for i in view.segments() if done < i.number <= mark.segment and _reaches(i, log, time_us)),
-            None,
-        )
-        if info is None:
-            return None
-        try:
-            for frame in _stretches(view, info, mark, log, time_us=time_us):
-                if (offset := _first_at(frame, log, time_us)) is not None:
-                    return offset
-            done = info.number
-        except Moved:
-            mark, gone = _look_again(view, info)
-            done = info.number if gone else done
+    moved = True
+    while moved:
+        moved = False
+        for info in view.segments():
+            if not done < info.number <= mark.segment or not wanted(info):
+                continue
+            try:
+                yield from of(info, mark)
+                done = info.number
+            except Moved:
+                mark, gone = _look_again(view, info)
+                done = info.number if gone else done
+                moved = True
+                break
 
 
 def _look_again(view: View, info: SegmentInfo) -> tuple[Mark, bool]:
@@ -179,16 +173,6 @@ def _look_again(view: View, info: SegmentInfo) -> tuple[Mark, bool]:
     if gone:
         view.found(Damage(info.number, 0, info.end, MISSING, messages=info.index.messages))
     return mark, gone
-
-
-def _reaches(info: SegmentInfo, log: int, time_us: int) -> bool:
-    entry = info.index.logs.get(log)
-    return entry is not None and entry.newest >= time_us
-
-
-def _holds(info: SegmentInfo, log: int, offset: int) -> bool:
-    entry = info.index.logs.get(log)
-    return entry is not None and entry.last >= offset
 
 
 def _from(section: Section, offset: int) -> Batch:
