@@ -188,8 +188,8 @@ class Journal:
         last = recovery.infos[-1] if recovery.infos else None
         if last is None or last.sealed:
             draft = self._draft()
+            self._held.adopt(draft)  # first, so that it is closed with the rest if publishing fails
             self._held.publish(draft)
-            self._held.adopt(draft)
         else:
             self._held.go_on(last)
         self._top_up()

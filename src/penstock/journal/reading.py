@@ -107,7 +107,10 @@ def batches(view: View, log: int, offset: int = 0) -> Iterator[Batch]:
         entry = info.index.logs.get(log)
         return entry is not None and entry.last >= offset
 
-    for frame in _frames_of(view, wanted, lambda info, mark: _stretches(view, info, mark, log, offset)):
+    def behind(info: SegmentInfo, mark: Mark) -> Iterator[Frame]:
+        return _stretches(view, info, mark, log, offset)
+
+    for frame in _frames_of(view, wanted, behind):
         for section in frame.sections:
             if section.log == log and section.kind is MESSAGES and section.span.last >= offset:
                 yield _from(section, offset)
@@ -117,12 +120,15 @@ def batches(view: View, log: int, offset: int = 0) -> Iterator[Batch]:
 def frames(view: View, after: int = 0) -> Iterator[Frame]:
     """Every commit with a sequence number above `after`, up to the mark."""
 
+    def wanted(info: SegmentInfo) -> bool:
+        return info.index.last_sequence > after
+
     def behind(info: SegmentInfo, mark: Mark) -> Iterator[Frame]:
         with view.guard:
             position = info.index.position_of(after + 1)
         return _scan(view, info, mark, START if position is None else position)
 
-    for frame in _frames_of(view, lambda info: info.index.last_sequence > after, behind):
+    for frame in _frames_of(view, wanted, behind):
         if frame.sequence > after:
             yield frame
             after = frame.sequence
