@@ -117,6 +117,12 @@ COMMIT_INTERVAL_MS_MAX: Final = 60_000.0
 # Rewriting pays when at least half of the space comes back.
 REWRITE_LIVE_SHARE_MAX: Final = 0.5
 
+# Far beyond any log, and sums of offsets and counts still fit 64 bits.
+OFFSET_MAX: Final = 2**62
+
+# Counted in 16 bits of a frame's header.
+FRAME_SECTIONS_MAX: Final = 65_535
+
 # Somebody who only asks who holds a directory holds its lock for an instant: look again before believing it.
 LOCK_TRIES: Final = 3
 

@@ -8,6 +8,7 @@ Order, and what an interruption leaves:
 3. Every lost message is recorded as cleaned with the outcome `DAMAGED`, in commits of its own.
 4. Each damaged segment is replaced by a copy with all of its good frames, whole, and none of its bad ranges, which are copied into
    `quarantine/` first. The copy takes the old one's place by one rename. A file of which nothing can be read is moved to `quarantine/`.
+5. Look again. What became visible only by that is mended in another round, until the journal is sound or a round changes nothing.
 
 Each step leaves a journal that opens, and doing it again does only what is left.
 """
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import zlib
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeVar
 
 import msgspec
 
@@ -44,8 +45,14 @@ from penstock.journal.segment import GAPS, Bad, Label, Scan, Writer
 from penstock.journal.state import DAMAGED
 from penstock.journal.view import SegmentInfo
 
+#: Opening a journal may make visible what was not before, when several segments are missing for example. Two rounds suffice in every
+#: case that is tested; the bound is for those that are not.
+ROUNDS_MAX: Final = 8
+
 #: Lost ranges that are recorded in one commit: far below what a frame holds.
 RECORDED_AT_ONCE: Final = 10_000
+
+Item = TypeVar("Item")
 
 RECOVER: Final = "recover"
 RECORD: Final = "record"
@@ -92,15 +99,38 @@ def repair(
     plan = _plan(before)
     if not yes or not plan:
         return Repair(before.path, False, plan, before)
-    if by_hand := [action for action in plan if action.what == BY_HAND]:
+    if by_hand := _by_hand(plan):
         raise CorruptJournal(
             f"{Path(before.path) / by_hand[0].file}: {by_hand[0].detail}. Nothing was changed"
         )
-    kept = _keep_what_opening_overwrites(Directory(files or Files(), Path(before.path)), before)
-    with Journal(before.path, files=files, clock=clock) as journal:
-        kept += _mend(journal, before)
-    after = verify(path, files, None, clock)
-    return Repair(before.path, True, plan, before, after, kept)
+    done: list[Action] = []
+    kept: list[str] = []
+    checkup, after = before, None
+    for _ in range(ROUNDS_MAX):
+        kept += _keep_what_opening_overwrites(Directory(files or Files(), Path(before.path)), checkup)
+        with Journal(before.path, files=files, clock=clock) as journal:
+            kept += _mend(journal, checkup)
+        done += plan
+        after = verify(path, files, None, clock)
+        plan = _plan(after)
+        if after.sound or _by_hand(plan) or _is_the_same(checkup, after):
+            break
+        checkup = after
+    return Repair(before.path, True, _once(done), before, after, _once(kept))
+
+
+def _by_hand(plan: list[Action]) -> list[Action]:
+    return [action for action in plan if action.what == BY_HAND]
+
+
+def _is_the_same(earlier: Checkup, later: Checkup) -> bool:
+    """Whether a round has changed nothing, so that another one would not either."""
+    return (earlier.damage, earlier.unrecorded) == (later.damage, later.unrecorded)
+
+
+def _once(items: list[Item]) -> list[Item]:
+    """Without repetitions, in order."""
+    return list(dict.fromkeys(items))
 
 
 def _plan(checkup: Checkup) -> list[Action]:

@@ -10,17 +10,42 @@ import sys
 from importlib.util import find_spec
 from typing import Final
 
+from penstock.cli import streams
+
 NEEDED: Final = ("typer", "rich")
+
+FAILED: Final = 2
+INTERRUPTED: Final = 130
 
 
 def main() -> None:
     """The entry point of the command `penstock`."""
+    try:
+        streams.guard()
+        status = _run()
+        if status != INTERRUPTED:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        status = INTERRUPTED
+    except OSError as error:
+        sys.stderr.write(f"penstock: {streams.reason(error)}\n")
+        status = FAILED
+    if status == INTERRUPTED:
+        streams.give_up_stdout()
+    raise SystemExit(status)
+
+
+def _run() -> int | str | None:
     missing = [name for name in NEEDED if find_spec(name) is None]
     if missing:
         sys.stderr.write(
             f'penstock: the command line needs {" and ".join(missing)}; install with: pip install "penstock[cli]"\n'
         )
-        raise SystemExit(1)
+        return 1
     from penstock.cli.app import app
 
-    app(prog_name="penstock")
+    try:
+        app(prog_name="penstock")
+    except SystemExit as end:
+        return end.code
+    return 0

@@ -12,9 +12,12 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
+from penstock.checkup.verify import MARK_READS_MAX
 from penstock.cli.output import console, harmless, moment
+from penstock.cli.streams import stdout_is_unread
+from penstock.journal import mark as marks
 from penstock.journal import reading
-from penstock.journal.damage import Damage
+from penstock.journal.directory import Directory
 from penstock.journal.frame import Frame
 from penstock.journal.rows import Kind, Section
 from penstock.journal.view import DirectoryView, require_journal
@@ -40,21 +43,32 @@ class Wanted(NamedTuple):
 Row = tuple[Frame, Section, Mapping[str, Any]]
 
 
-def print_rows(path: Path, wanted: Wanted, *, as_json: bool) -> list[Damage]:
-    """Print what is wanted; the damage that was skipped."""
+def print_rows(path: Path, wanted: Wanted, *, as_json: bool) -> list[str]:
+    """Print what is wanted, as long as somebody reads it; what could not be shown, and why."""
     view = DirectoryView(path.absolute())
     require_journal(view.directory)
+    marked = _is_marked(view.directory)
     show = _as_json if as_json else _as_text
     width = _width()
     if not as_json:
         head = "  ".join(_fit(name, size) for name, size in COLUMNS)
         sys.stdout.write(_cropped(f"{head}  row", width) + "\n")
     for count, row in enumerate(_rows(view, wanted)):
-        if wanted.limit is not None and count >= wanted.limit:
+        if stdout_is_unread() or (wanted.limit is not None and count >= wanted.limit):
             break
         line = show(*row, payload=wanted.payload)
         sys.stdout.write((line if as_json else _cropped(line, width)) + "\n")
-    return view.damage
+    skipped = [f"skipped {damage}" for damage in view.damage]
+    if not marked:
+        skipped.append(
+            f"only sealed segments could be shown, because {view.directory.mark} is damaged or gone"
+        )
+    return skipped
+
+
+def _is_marked(directory: Directory) -> bool:
+    """Whether it is known up to where the journal is synced. A mark that is being written is whole the next time."""
+    return any(marks.read(directory.files, directory.mark) is not None for _ in range(MARK_READS_MAX))
 
 
 def _width() -> int | None:

@@ -64,19 +64,19 @@ def info(path: Dir, as_json: Json = False) -> None:
 
       penstock journal info ./queue --json | jq '.logs[].messages'
     """
-    with output.answering():
+    with output.answering(path):
         with output.progress_over(_segment_bytes(_existing(path)), "Reading") as progress:
             found = take(path, progress)
         if as_json:
             output.print_json(found)
         else:
-            _print_inventory(found)
+            _print_inventory(found, path)
 
 
-def _print_inventory(found: Inventory) -> None:
+def _print_inventory(found: Inventory, path: Path) -> None:
     console = output.console()
     mark = found.mark
-    facts = output.table(escape(found.path), "", "")
+    facts = output.table(escape(str(path)), "", "")
     facts.show_header = False
     facts.add_row("held by", escape(found.holder or "nobody"))
     if mark is None:
@@ -134,13 +134,13 @@ def verify(path: Dir, as_json: Json = False) -> None:
 
       penstock journal verify ./queue --json | jq '.damage[] | {segment, position, end, spans}'
     """
-    with output.answering():
+    with output.answering(path):
         with output.progress_over(_segment_bytes(_existing(path)), "Verifying") as progress:
             found = check(path, progress=progress)
         if as_json:
             output.print_json(_plain(found))
         else:
-            _print_checkup(found)
+            _print_checkup(found, path)
     raise typer.Exit(output.FINE if found.sound else output.DAMAGED)
 
 
@@ -166,7 +166,7 @@ def _span(log: int, first: int, last: int) -> dict[str, int]:
     return {"log": log, "first": first, "last": last}
 
 
-def _print_checkup(found: Checkup) -> None:
+def _print_checkup(found: Checkup, path: Path) -> None:
     console = output.console()
     if found.holder:
         console.print(f"Held by {escape(found.holder)}: looked at what is synced, up to the mark.")
@@ -191,7 +191,7 @@ def _print_checkup(found: Checkup) -> None:
         console.print(f"[green]Sound[/green]: {looked}.")
     else:
         console.print(f"[red]Damaged[/red]: {len(found.damage)} findings in {looked}.")
-        console.print(f"What to do: penstock journal repair {escape(found.path)}", soft_wrap=True)
+        console.print(f"What to do: penstock journal repair {escape(output.argument(path))}", soft_wrap=True)
 
 
 def _findings(title: str, findings: list[Finding]) -> Any:
@@ -226,8 +226,8 @@ def repair(
     Damaged segments are written again without their bad ranges, lost messages are recorded as lost, summaries and the mark are made
     again. A copy of everything that is removed is kept in DIR/quarantine. It may be interrupted and run again.
 
-    Exits with 0 if nothing is wrong (any more), with 1 if there is damage and --yes was missing, and with 2 if DIR is not a journal, is
-    in use, or needs a hand.
+    Exits with 0 if nothing is wrong (any more), with 1 if there is damage and --yes was missing, and with 2 if DIR is not a journal, needs a
+    hand, or is in use though there is something to do.
 
     [bold]Examples[/bold]
 
@@ -235,13 +235,13 @@ def repair(
 
       penstock journal repair ./queue --yes
     """
-    with output.answering():
+    with output.answering(path):
         with output.progress_over(_segment_bytes(_existing(path)), "Verifying") as progress:
             found = mend(path, yes=yes, progress=progress)
         if as_json:
             output.print_json(_plain_repair(found))
         else:
-            _print_repair(found)
+            _print_repair(found, path)
     raise typer.Exit(output.DAMAGED if found.needed else output.FINE)
 
 
@@ -254,7 +254,7 @@ def _plain_repair(found: Repair) -> dict[str, Any]:
     }
 
 
-def _print_repair(found: Repair) -> None:
+def _print_repair(found: Repair, path: Path) -> None:
     console = output.console()
     if not found.plan:
         console.print("[green]Nothing to repair.[/green]")
@@ -270,10 +270,10 @@ def _print_repair(found: Repair) -> None:
     for name in found.kept:
         console.print(f"kept: quarantine/{escape(name)}", soft_wrap=True)
     if found.after is not None:
-        _print_checkup(found.after)
+        _print_checkup(found.after, path)
     else:
         console.print(
-            f"Nothing was changed. To do it: penstock journal repair --yes {escape(found.path)}",
+            f"Nothing was changed. To do it: penstock journal repair --yes {escape(output.argument(path))}",
             soft_wrap=True,
         )
 
@@ -295,7 +295,7 @@ def dump(
     """Print the rows of a journal, oldest first, up to the last synced commit.
 
     It streams: a journal of any size may be dumped, and `| head` is fine. What is damaged is skipped, said on stderr, and makes it exit
-    with 1.
+    with 1; without a good mark, only sealed segments are shown. Whether a whole segment is missing, only `verify` can tell.
 
     [bold]Examples[/bold]
 
@@ -305,12 +305,12 @@ def dump(
 
       penstock journal dump ./queue --no-payload | less -S
     """
-    with output.answering():
+    with output.answering(path):
         known = {k.name: k for k in KINDS.values()}
         if kind is not None and kind not in known:
             raise InvalidArgument(f"there are no rows of kind {kind!r}; there are {', '.join(known)}")
         wanted = Wanted(log, known[kind] if kind else None, offset, after, limit, payload)
-        damage = print_rows(_existing(path), wanted, as_json=as_json)
-        for found in damage:
-            output.warn(f"penstock: skipped {found}")
-    raise typer.Exit(output.DAMAGED if damage else output.FINE)
+        skipped = print_rows(_existing(path), wanted, as_json=as_json)
+        for what in skipped:
+            output.warn(f"penstock: {what}")
+    raise typer.Exit(output.DAMAGED if skipped else output.FINE)

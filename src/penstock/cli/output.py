@@ -7,10 +7,12 @@ else. Stored text is shown with its control characters escaped: a payload must n
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final
 
 import msgspec
@@ -19,6 +21,7 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from penstock.cli.streams import reason
 from penstock.errors import PenstockError
 
 FINE: Final = 0
@@ -41,27 +44,17 @@ def warn(text: str) -> None:
 
 
 @contextmanager
-def answering() -> Iterator[None]:
-    """Around a command: its errors are one clear line, and a reader that has seen enough is no error."""
+def answering(path: Path) -> Iterator[None]:
+    """Around a command on a journal's directory: its errors are one clear line."""
     try:
         yield
         sys.stdout.flush()
     except PenstockError as error:
         warn(f"penstock: {error}")
         raise typer.Exit(WRONG_USE) from None
-    except BrokenPipeError:
-        # Nobody reads any more. Python would flush what is left on exiting, and complain; let it go nowhere.
-        _send_stdout_nowhere()
-        raise typer.Exit(FINE) from None
     except OSError as error:
-        warn(f"penstock: {error.filename or ''}: {error.strerror or error}")
+        warn(f"penstock: {reason(error, path)}")
         raise typer.Exit(WRONG_USE) from None
-
-
-def _send_stdout_nowhere() -> None:
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)
 
 
 @contextmanager
@@ -97,6 +90,12 @@ def moment(time_us: int) -> str:
         return datetime.fromtimestamp(time_us / 1e6, UTC).strftime("%Y-%m-%d %H:%M:%S.%f")[:-3] + "Z"
     except (OverflowError, ValueError, OSError):
         return f"{time_us} µs"
+
+
+def argument(path: Path) -> str:
+    """A path as it may be typed behind a command: as it was given, quoted if it must be."""
+    given = str(path)
+    return shlex.quote(f"./{given}" if given.startswith("-") else given)
 
 
 def size(count: int) -> str:

@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CorruptJournal
-from penstock.journal.columns import FIXED, SEQUENCE, Column, Encoding, Type
+from penstock.journal.columns import CACHED_ROWS_MAX, FIXED, SEQUENCE, Column, Encoding, Type
 from penstock.journal.rows import Field, Kind, Section
 
 TYPES: Final[dict[int, Any]] = {
@@ -56,7 +56,7 @@ def record_batch(section: Section, columns: tuple[str, ...] | None = None) -> pa
 def array(column: Column | None, kind: Type, rows: int) -> Any:
     """A column as an Arrow array of `rows` values."""
     if column is None:
-        return _nulls(kind, rows)
+        return _nulls(kind, rows) if rows <= CACHED_ROWS_MAX else pa.nulls(rows, TYPES[kind])
     if column.encoding == Encoding.PLAIN:
         return _plain(column, kind, rows)
     if column.encoding == Encoding.SEQUENCE:
@@ -65,7 +65,8 @@ def array(column: Column | None, kind: Type, rows: int) -> Any:
             return _numbers(kind, np.arange(start, start + rows, dtype=_WIDTHS[kind]))
         return _numbers(kind, np.arange(rows, dtype=_WIDTHS[kind]) * step + start)
     if kind in FIXED:
-        return _constant(kind, column.numbers(1)[0], rows)
+        make = _constant if rows <= CACHED_ROWS_MAX else _constant.__wrapped__
+        return make(kind, column.numbers(1)[0], rows)
     return _repeated(_plain(column, kind, 1), rows)
 
 

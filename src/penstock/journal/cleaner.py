@@ -20,13 +20,15 @@ Publishers are not paused: the commit of step 1 is one like any other, and the c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Iterator
+from typing import Final, NamedTuple
 
 import msgspec
 
 from penstock import limits
+from penstock.errors import BatchTooLarge, InvalidArgument
 from penstock.journal import frame as frames
+from penstock.journal.damage import ROT, Damage, of_bad
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
 from penstock.journal.rows import CLEANED, MESSAGES, Rows, Section
@@ -44,6 +46,10 @@ class DeadRange(NamedTuple):
 
 
 Dead = Callable[[int, int, int], Iterable[DeadRange]]
+
+
+#: Dead ranges recorded in one commit: far below what a frame holds.
+RANGES_AT_ONCE: Final = 100_000
 
 
 class Cleaned(msgspec.Struct):
@@ -72,20 +78,20 @@ def _clean_segment(journal: Journal, info: SegmentInfo, dead: Dead, done: Cleane
     live = info.index.messages - gone
     if live > info.index.messages * limits.REWRITE_LIVE_SHARE_MAX:
         return
-    record = _record(journal, info, plans, dropped=not live)
-    if record:
-        journal.commit(record)
-        journal.sync()
-    before = info.end
+    for record in _records(journal, info, plans, dropped=not live):
+        journal.commit([record])
+    journal.sync()
     if live:
         kept = rewrite(journal, info, {log: plan.dead for log, plan in plans.items()})
+        if kept is None:
+            return
         done.segments_rewritten += 1
     else:
         journal.drop(info)
         kept = 0
         done.segments_dropped += 1
     done.messages += gone
-    done.bytes += before - kept
+    done.bytes += info.end - kept
 
 
 class Plan:
@@ -100,6 +106,10 @@ class Plan:
         self.dead = journal.state.explained(log, entry.first, entry.last + 1)
         self.new: list[DeadRange] = []
         for named in dead(log, entry.first, entry.last):
+            if named.outcome < 0:
+                raise InvalidArgument(
+                    f"an outcome is not negative, as {named.outcome} is: those are the journal's own"
+                )
             first, last = max(named.first, entry.first), min(named.last, entry.last)
             for gap in self.dead.gaps(first, last + 1) if first <= last else ():
                 self.new.append(DeadRange(gap.start, gap.stop - 1, named.outcome))
@@ -107,42 +117,37 @@ class Plan:
         self.present = len(self.dead) - (entry.last - entry.first + 1 - entry.rows)
 
 
-def _record(journal: Journal, info: SegmentInfo, plans: dict[int, Plan], *, dropped: bool) -> list[Rows]:
-    """Rows that say what is about to go: the offsets by log, and the segment's number if it goes as a whole."""
+def _records(journal: Journal, info: SegmentInfo, plans: dict[int, Plan], *, dropped: bool) -> Iterator[Rows]:
+    """Rows that say what is about to go: the offsets by log, and at last the segment's number if it goes as a whole."""
     now = journal.now_us()
-    rows = [
-        Rows(
-            CLEANED, log, len(ranges),
-            {
-                "segment": info.number if dropped else None,
-                "first": [r.first for r in ranges],
-                "last": [r.last for r in ranges],
-                "outcome": [r.outcome for r in ranges],
+    for log, plan in plans.items():
+        for start in range(0, len(plan.new), RANGES_AT_ONCE):
+            part = plan.new[start : start + RANGES_AT_ONCE]
+            columns = {
+                "first": [r.first for r in part],
+                "last": [r.last for r in part],
+                "outcome": [r.outcome for r in part],
                 "time": now,
-            },
-        )
-        for log, plan in plans.items() if (ranges := plan.new)
-    ]  # fmt: skip
-    if dropped and not rows:
-        rows.append(Rows(CLEANED, 0, 1, {"segment": info.number, "time": now}))
-    return rows
+            }
+            yield Rows(CLEANED, log, len(part), columns)
+    if dropped:
+        yield Rows(CLEANED, 0, 1, {"segment": info.number, "time": now})
 
 
-def rewrite(journal: Journal, info: SegmentInfo, gone: dict[int, RangeSet]) -> int:
-    """Replace a segment by one without the offsets in `gone` and without rows of other kinds; its new length in bytes."""
+def rewrite(journal: Journal, info: SegmentInfo, gone: dict[int, RangeSet]) -> int | None:
+    """Replace a segment by one without the offsets in `gone` and without rows of other kinds; its new length in bytes.
+
+    None if it is left as it is: because damage came to light, which must not go with the rest, or because nothing would be won.
+    """
     files = journal.directory.files
     label = Label(
         info.number, files.random(), info.label.first_sequence, info.label.created_us, info.label.epoch, GAPS
     )
     writer = Writer.draft(journal.directory, label, recycle=None, reserve=0)
     try:
-        fd = files.open(journal.directory.segment(info.number))
-        try:
-            for item in Scan(files, fd, info.label, limit=info.end, stop_sequence=info.next_sequence):
-                if not isinstance(item, Bad):
-                    _copy_live(item, writer, gone)
-        finally:
-            files.close(fd)
+        if not _copy_segment(journal, info, writer, gone) or writer.end >= info.end:
+            writer.discard(journal.directory, recycle=None)
+            return None
         writer.seal(
             sequence=info.next_sequence or 0,
             time_us=info.index.newest,
@@ -151,24 +156,46 @@ def rewrite(journal: Journal, info: SegmentInfo, gone: dict[int, RangeSet]) -> i
         writer.trim()
         journal.replace(info, writer)
         return writer.end
+    except BatchTooLarge:  # payloads that were shared no longer fit one frame
+        writer.discard(journal.directory, recycle=None)
+        return None
     finally:
         writer.close()
 
 
+def _copy_segment(journal: Journal, info: SegmentInfo, writer: Writer, gone: dict[int, RangeSet]) -> bool:
+    """Copy what is live; False if something cannot be read."""
+    files = journal.directory.files
+    fd = files.open(journal.directory.segment(info.number))
+    try:
+        scan = Scan(files, fd, info.label, limit=info.end, stop_sequence=info.next_sequence)
+        for item in scan:
+            if isinstance(item, Bad):
+                journal.note_damage(of_bad(item, ROT))
+                return False
+            _copy_live(item, writer, gone)
+        if not scan.sealed:
+            journal.note_damage(Damage(info.number, scan.end, info.end, ROT))
+        return scan.sealed
+    finally:
+        files.close(fd)
+
+
 def _copy_live(frame: Frame, writer: Writer, gone: dict[int, RangeSet]) -> None:
+    """Payloads stay shared among the sections that keep the same rows, whichever of them had held the payloads."""
     kept: list[Rows] = []
-    copies: dict[int, tuple[list[int], Rows]] = {}
+    holders: dict[tuple[int, tuple[int, ...]], Rows] = {}
     for index, section in enumerate(frame.sections):
         if section.kind is not MESSAGES:
             continue
-        offsets = section.values("offset")
         dead = gone.get(section.log, RangeSet())
-        keep = [row for row, offset in enumerate(offsets) if offset not in dead]
+        keep = [row for row, offset in enumerate(section.values("offset")) if offset not in dead]
         if not keep:
             continue
-        shared = copies.get(section.shares() if section.shares() is not None else -1)  # type: ignore[arg-type]
-        rows = _selected(section, keep, shared[1] if shared is not None and shared[0] == keep else None)
-        copies[index] = (keep, rows)
+        held_by = section.shares()
+        key = (index if held_by is None else held_by, tuple(keep))
+        rows = _selected(section, keep, holders.get(key))
+        holders.setdefault(key, rows)
         kept.append(rows)
     if kept:
         for rows in kept:

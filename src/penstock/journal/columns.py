@@ -98,15 +98,15 @@ _ONE_END: Final = struct.Struct("<ii").pack
 _FILLERS: Final[dict[int, Any]] = {Type.UTF8: "", Type.BINARY: b"", Type.MAP: {}}
 
 
-def encode(kind: Type, values: Values, rows: int, look_for_constant: bool = True) -> Encoded:
+def encode(kind: Type, values: Values, rows: int) -> Encoded:
     """The encoding, number of nulls, and buffers of `values`; `rows` of them unless it is a single value."""
     if type(values) is not list:
         if type(values) is range:
             _expect(len(values), rows)
-            return _SEQUENCE, 0, [SEQUENCE.pack(values.start, values.step)]
+            return _SEQUENCE, 0, [_sequence(kind, values)]
         return _CONSTANT, 0, _single(kind, values)
     _expect(len(values), rows)
-    if rows == 1 or (look_for_constant and values.count(values[0]) == rows):
+    if rows == 1 or (values[0] == values[-1] and values.count(values[0]) == rows):
         return _CONSTANT, 0, _single(kind, values[0])
     try:
         return _PLAIN, 0, _plain(kind, values)
@@ -117,6 +117,13 @@ def encode(kind: Type, values: Values, rows: int, look_for_constant: bool = True
     filler = _FILLERS.get(kind, 0)
     filled = [filler if value is None else value for value in values]
     return _PLAIN, values.count(None), [_validity(values), *_plain(kind, filled)]
+
+
+def _sequence(kind: Type, values: range) -> bytes:
+    bound = 1 << (8 * FIXED[kind][1] - 1) if kind in FIXED else 0
+    if not all(-bound <= end < bound for end in (values[0], values[-1])):
+        raise InvalidArgument(f"{values} does not fit a column of type {kind.name}")
+    return SEQUENCE.pack(values.start, values.step)
 
 
 def _single(kind: Type, value: Any) -> list[bytes]:
@@ -158,9 +165,13 @@ def _plain(kind: Type, values: list[Any]) -> list[bytes]:
 
 def _offsets(values: Sequence[Any]) -> bytes:
     lengths = list(map(len, values))
-    if lengths and lengths.count(lengths[0]) == len(lengths):
+    if 0 < len(lengths) <= CACHED_ROWS_MAX and lengths.count(lengths[0]) == len(lengths):
         return _even_offsets(lengths[0], len(lengths))
     return struct.pack(f"<{len(lengths) + 1}i", *accumulate(lengths, initial=0))
+
+
+#: What is kept for batches of one length is bounded in bytes too: 64 times 16 KiB.
+CACHED_ROWS_MAX: Final = 4096
 
 
 @lru_cache(maxsize=64)
@@ -170,7 +181,13 @@ def _even_offsets(size: int, rows: int) -> bytes:
 
 
 def _binary(values: list[bytes]) -> list[bytes]:
-    return [_offsets(values), b"".join(values)]
+    ends, data = _offsets(values), b"".join(values)
+    if _LAST_END(ends, len(ends) - 4)[0] != len(data):
+        raise TypeError("bytes are wanted, and something else has another length than it has bytes")
+    return [ends, data]
+
+
+_LAST_END: Final = struct.Struct("<i").unpack_from
 
 
 def _utf8(values: list[str]) -> list[bytes]:

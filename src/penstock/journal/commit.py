@@ -22,6 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from typing import Final
 
 from penstock import limits
 from penstock.errors import JournalFailed, PenstockError
@@ -35,6 +36,7 @@ class Ticket:
     _gate: threading.Lock | None = None
     _future: asyncio.Future[int] | None = None
     _lead = False
+    _waiters = 0
     at_rest: Callable[[], None] | None = None
     done = False
     error: PenstockError | None = None
@@ -62,6 +64,8 @@ def again(error: PenstockError) -> PenstockError:
 
 
 Lock = AbstractContextManager[object]
+
+NOBODY: Final = 0
 Write = Callable[[list[Ticket]], BaseException | None]
 
 
@@ -79,6 +83,7 @@ class GroupCommit:
         self._pending: deque[Ticket] = deque()
         self._in_hand: list[Ticket] = []
         self._leading = False
+        self._leader = NOBODY  # the thread that leads; nobody yet, while the lead is on its way to somebody
         self._called: asyncio.AbstractEventLoop | None = None  # the loop that will wake the worker
         self._worker: threading.Thread | None = None
         self._worker_leads = False
@@ -126,33 +131,59 @@ class GroupCommit:
     # --- waiting ---
 
     def wait(self, ticket: Ticket) -> None:
-        """Return when the ticket is done, leading if nobody does."""
-        with self._lock:
-            if ticket.done:
-                return
+        """Return when the ticket is done, leading if nobody does. Any number of threads may wait for one ticket."""
+        me = threading.get_ident()
+        while True:
             gate: threading.Lock | None = None
-            if self._leading:
-                gate = ticket._gate = threading.Lock()
-                gate.acquire()
-            else:
-                self._leading = ticket._lead = True
-                self._take()
-        try:
-            if gate is not None:
-                gate.acquire()
-            if not ticket.done:
+            with self._lock:
+                if self._leading and self._leader == me:
+                    self._recall()
+                if ticket._lead and self._leader == NOBODY:
+                    self._leader = me
+                    ticket._gate = None
+                elif ticket.done:
+                    return
+                elif not self._leading:
+                    self._take()
+                    self._leader = me
+                    self._leading = True
+                else:
+                    ticket._waiters += 1
+                    gate = ticket._gate
+                    if gate is None:
+                        gate = ticket._gate = threading.Lock()
+                        gate.acquire()
+            if gate is None:
                 self._lead(ticket)
-        except BaseException:
-            self._abandon(ticket)
-            raise
+                continue
+            try:
+                gate.acquire()
+                gate.release()
+            except BaseException:
+                self._abandon(ticket)
+                raise
+            with self._lock:
+                ticket._waiters -= 1
 
     def _abandon(self, ticket: Ticket) -> None:
-        """The thread behind a ticket stops waiting: nobody may hand it the lead, and if it has it, the worker gets it."""
+        """A thread stops waiting. If its ticket was handed the lead and nobody else waits for it, the worker gets it."""
         with self._lock:
+            ticket._waiters -= 1
+            if ticket._waiters:
+                return
             ticket._gate = None
-            if ticket._lead:
+            if ticket._lead and self._leader == NOBODY:
                 ticket._lead = False
                 self._wake_worker()
+
+    def _recall(self) -> None:
+        """With the lock held: this thread had the lead when a signal's exception tore it out between two commits.
+
+        What it had in hand was not written (or the journal would have failed): it goes back to the front of the queue.
+        """
+        self._pending.extendleft(taken for taken in reversed(self._in_hand) if not taken.done)
+        self._in_hand = []
+        self._leading = False
 
     # --- leading ---
 
@@ -162,6 +193,8 @@ class GroupCommit:
         leading = True
         while leading:
             try:
+                if self.failure is not None:
+                    raise self.failure
                 interrupted = self._write(self._in_hand) or interrupted
                 self._complete(self._in_hand, None)
                 self._idle()
@@ -187,13 +220,19 @@ class GroupCommit:
         """With the lock held: take in hand everything that waits, as far as one frame holds."""
         size = 0
         rows = 0
+        sections = 0
         batch = self._in_hand = []
         while self._pending:
             ticket = self._pending[0]
             size += ticket.bytes
+            sections += len(ticket.rows)
             for r in ticket.rows:
                 rows += r.count
-            if batch and (size > limits.FRAME_BYTES_MAX or rows > limits.FRAME_ROWS_MAX):
+            if batch and (
+                size > limits.FRAME_BYTES_MAX
+                or rows > limits.FRAME_ROWS_MAX
+                or sections > limits.FRAME_SECTIONS_MAX
+            ):
                 break
             batch.append(ticket)
             self._pending.popleft()
@@ -221,9 +260,9 @@ class GroupCommit:
                     ticket.error = error
                 ticket.done = True
                 self.pending_bytes -= ticket.bytes
-                if ticket._gate is not None:
+                if ticket._gate is not None and ticket._gate.locked():
                     ticket._gate.release()
-                elif ticket._future is not None:
+                if ticket._future is not None:
                     loops.setdefault(ticket._future.get_loop(), []).append(ticket)
         for loop, tickets in loops.items():
             try:
@@ -234,18 +273,20 @@ class GroupCommit:
     def _hand_over(self) -> None:
         """With the lock held: give the lead, and what is then taken in hand, to a thread that waits, to the worker, or to nobody."""
         for ticket in self._pending:
-            if ticket._gate is not None:
-                ticket._lead = True
+            if ticket._gate is not None and ticket._gate.locked():
                 self._take()
+                ticket._lead = True
+                self._leader = NOBODY
                 ticket._gate.release()
                 return
         if any(ticket._future is not None for ticket in self._pending):
             self._take()
             self._wake_worker()
-        else:
-            self._leading = False
-            if self._last is not None:
-                self._last.release()
+            return
+        self._leading = False
+        self._leader = NOBODY
+        if self._last is not None and self._last.locked():
+            self._last.release()
 
     # --- the worker, for asyncio ---
 
@@ -255,6 +296,7 @@ class GroupCommit:
             self._worker = threading.Thread(target=self._work_on, name="penstock-commit", daemon=True)
             self._worker.start()
         self._worker_leads = True
+        self._leader = NOBODY
         self._work.release()
 
     def _work_on(self) -> None:
@@ -263,6 +305,7 @@ class GroupCommit:
             if not self._worker_leads:
                 return  # woken to stop
             self._worker_leads = False
+            self._leader = threading.get_ident()
             self._lead(None)
 
     def orphan(self, lock: Lock, failure: PenstockError) -> None:
@@ -274,6 +317,8 @@ class GroupCommit:
     def stop(self) -> None:
         """Return when nobody leads any more, and end the worker. Everything that is queued must have failed before."""
         with self._lock:
+            if self._leading and self._leader == threading.get_ident():
+                self._recall()
             if self._leading:
                 self._last = threading.Lock()
                 self._last.acquire()

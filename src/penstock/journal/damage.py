@@ -17,13 +17,15 @@ ROT: Final = "rot"
 TORN: Final = "torn"
 MISSING: Final = "missing"
 HEADER: Final = "header"
+STATE: Final = "state"
 
 
 class Damage(msgspec.Struct, frozen=True):
     """A range of a segment that cannot be served.
 
     `what` is `rot` (it was whole once), `torn` (a crash cut it off before it was acknowledged), `missing` (the whole
-    segment is gone) or `header` (the segment's own header, which costs no message).
+    segment is gone), `header` (the segment's own header, which costs no message) or `state` (every snapshot is damaged, and what
+    they alone still knew of segments that were dropped is gone).
     `messages` counts those known to be in it, by log and offsets in `spans`; `frames` is 0 where it cannot be told.
     """
 

@@ -39,6 +39,10 @@ VECTOR_BYTES_MIN: Final = 32 << 10
 VECTOR_PARTS_MAX: Final = 1024
 
 
+#: Those among them that giving space back can help against.
+NO_SPACE: Final = frozenset({errno.ENOSPC, errno.EDQUOT})
+
+
 class Files:
     """System calls, each repeated while a signal interrupts it."""
 

@@ -27,6 +27,7 @@ Locks: `_lock` guards everything in memory and is held briefly; `_sync_lock` is 
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -56,7 +57,7 @@ from penstock.journal import summary as summaries
 from penstock.journal.commit import GroupCommit, Ticket, again
 from penstock.journal.damage import Damage, known_messages
 from penstock.journal.directory import Directory, Ownership
-from penstock.journal.files import NO_ROOM, Files, at_fork, require_little_endian
+from penstock.journal.files import NO_ROOM, NO_SPACE, Files, at_fork, require_little_endian
 from penstock.journal.frame import Body, Frame
 from penstock.journal.holdings import Draft, Holdings
 from penstock.journal.mark import Mark, MarkFile
@@ -87,6 +88,10 @@ FLOORS: Final[dict[Kind, int]] = {
     LEASES: limits.RESERVE_BYTES // 2,
     POSITIONS: limits.RESERVE_BYTES // 2,
 }
+
+
+#: Sections in one frame when opening accounts for damage: far below what a frame holds.
+LOSSES_AT_ONCE: Final = 10_000
 
 
 class Stats(msgspec.Struct, frozen=True):
@@ -141,7 +146,9 @@ class Journal:
         self._sync_lock = threading.Lock()
         self._tidy = threading.Lock()
         self._group = GroupCommit(self._lock, self._write, self._after_commit)
+        self._closing = threading.Lock()
         self._dirty = threading.Event()
+        self._stopped = threading.Event()
         self._closed = False
         with _telling_what_failed("opening the journal"):
             self._open(restore, replay, progress)
@@ -162,6 +169,7 @@ class Journal:
             recovery.run()
             self._adopt(recovery)
             self._begin_epoch(recovery.losses())
+            _say(recovery)
         except BaseException:
             for held in (getattr(self, "_held", None), getattr(self, "_mark_file", None)):
                 if held is not None:
@@ -202,8 +210,10 @@ class Journal:
         self._mark_file = MarkFile(self._files, self.directory.mark)
         self._durable = Mark(0, 0, 0, 0, 0)
         for rows in losses:
-            rows.prepare(alone=True)
-        self._commit_frame(frames.body(merge(losses)))
+            rows.prepare(alone=False)
+        merged = merge(losses)
+        for start in range(0, max(len(merged), 1), LOSSES_AT_ONCE):
+            self._commit_frame(frames.body(merged[start : start + LOSSES_AT_ONCE]))
         # Of what is queued; the state's are of what is written.
         self._next_offsets = dict(self.state.next_offsets)
         self._sync()
@@ -255,7 +265,7 @@ class Journal:
     def _queue(self, rows: Sequence[Rows], *, sync: bool) -> Ticket:
         if self._group.failure is not None:
             raise again(self._group.failure)
-        if isinstance(rows, Rows) or not rows:
+        if not isinstance(rows, list | tuple) or not rows:
             raise InvalidArgument("give a list of at least one section of rows to commit")
         offsets = self._prepare(rows)
         size = frames.OVERHEAD
@@ -263,27 +273,40 @@ class Journal:
         for r in rows:
             size += r.bytes
             floor = max(floor, FLOORS.get(r.kind, limits.RESERVE_BYTES))
-        if size > limits.FRAME_BYTES_MAX:
+        if size > limits.FRAME_BYTES_MAX or len(rows) > limits.FRAME_SECTIONS_MAX:
             raise BatchTooLarge(
-                f"a commit of {size} bytes is over the bound of {limits.FRAME_BYTES_MAX}: make it several"
+                f"a commit of {size} bytes in {len(rows)} sections is over the bound of {limits.FRAME_BYTES_MAX} bytes, "
+                f"or {limits.FRAME_SECTIONS_MAX} sections: make it several"
             )
         if self._held.active.room() < self._group.pending_bytes + size + floor:
             self._make_room(size, floor)
         self._next_offsets.update(offsets)
+        for r in rows:
+            r.spent = True
         return self._group.queue(rows, size, sync=sync and self.durability == "commit")
 
     def _prepare(self, rows: Sequence[Rows]) -> dict[int, int]:
         """Give messages their offsets and check every value; the next offset of each log, not yet taken."""
         ahead: dict[int, int] = {}
-        shared = {id(r.share) for r in rows if r.share is not None} if len(rows) > 1 else ()
-        for index, r in enumerate(rows):
+        shared = (
+            {id(r.share) for r in rows if type(r) is Rows and r.share is not None} if len(rows) > 1 else ()
+        )
+        seen: set[int] = set()
+        for r in rows:
+            if type(r) is not Rows or r.spent:
+                raise InvalidArgument(
+                    "append a list of rows, each made for this append: rows are appended once"
+                )
             if r.kind is MESSAGES:
                 log = r.log
                 ahead[log] = r.place(ahead[log] if log in ahead else self._next_offsets.get(log, 0))
-            if r.share is not None and r.share not in rows[:index]:
+            if r.share is not None and id(r.share) not in seen:
                 raise InvalidArgument(
                     "rows that share payloads must come after those they share, in the same append"
                 )
+            if id(r) in seen:
+                raise InvalidArgument("the same rows stand twice in one append")
+            seen.add(id(r))
             r.prepare(alone=id(r) in shared)
         return ahead
 
@@ -299,8 +322,12 @@ class Journal:
                     raise self._failure() from error
                 if not self._held.give_space_back():
                     raise DiskFull(
-                        f"no room for {size} more bytes on the disk of {self.directory.path}: nothing was written. Make "
-                        "room, or consume: acknowledging still works and lets the cleaner give space back"
+                        f"no room for {size} more bytes on the disk of {self.directory.path}: nothing was written. Make room"
+                        + (
+                            ", or consume: acknowledging still works, and then cleaning gives space back"
+                            if floor == limits.RESERVE_BYTES
+                            else ": even what was reserved for acknowledging is used up"
+                        )
                     ) from error
 
     def _failure(self) -> PenstockError:
@@ -350,13 +377,19 @@ class Journal:
         return Mark(self._sequence, active.label.number, active.end, self._time_us, self._epoch)
 
     def _sync(self) -> None:
-        """Sync what has been written, then move the mark. A failure of either is the journal's."""
+        """Sync what has been written, then move the mark. A failure of either is the journal's, before anybody else may sync."""
         with self._sync_lock:
             with self._lock:
                 position, active = self._position(), self._held.active
+                if self._group.failure is not None and not self._closed:
+                    raise again(self._group.failure)
             if position.sequence > self._durable.sequence:
-                active.sync()
-                self._advance_mark(position)
+                try:
+                    active.sync()
+                    self._advance_mark(position)
+                except OSError as error:
+                    self._group.fail(error)
+                    raise
 
     def _advance_mark(self, mark: Mark) -> None:
         self._mark_file.write(mark)
@@ -364,16 +397,15 @@ class Journal:
 
     def _keep_syncing(self) -> None:
         """The thread behind `interval`: sync a little after something was written."""
-        pause = threading.Event()
-        while not self._closed and self._group.failure is None:
+        while not self._stopped.is_set() and self._group.failure is None:
             self._dirty.wait()
-            pause.wait(self._interval_s)
+            self._stopped.wait(self._interval_s)
             self._dirty.clear()
-            try:
-                if not self._closed:
+            if not self._stopped.is_set():
+                with suppress(
+                    OSError, PenstockError
+                ):  # it is the journal's failure, which everybody hears of
                     self._sync()
-            except OSError as error:
-                self._group.fail(error)
 
     # --- rotation ---
 
@@ -402,6 +434,8 @@ class Journal:
         old, info = self._held.active, self._held.info
         try:
             with self._sync_lock:
+                if self._group.failure is not None:
+                    raise again(self._group.failure)
                 old.seal(sequence=self._sequence + 1, time_us=self._time_us, epoch=self._epoch)
                 self._held.publish(draft)
                 with self._lock:
@@ -454,29 +488,47 @@ class Journal:
         It is the last commit's unless given: give it where others commit at the same time. They are not paused; the caller's
         thread does the writing.
         """
+        if type(state) is not bytes:
+            raise InvalidArgument(f"a snapshot's state is bytes, not {type(state).__name__}")
         taken: list[Snapshot] = []
-        with self._tidy, _telling_what_failed("writing a snapshot", MaintenanceFailed):
+        with self.tidying("writing a snapshot"):
             with self._lock:
-                if sequence is not None and not 0 < sequence <= self._sequence:
+                if sequence is None:
+                    sequence = self._sequence
+                if type(sequence) is not int or not 0 < sequence <= self._sequence:
                     raise InvalidArgument(
                         f"commit {sequence} has not been committed: the last one is {self._sequence}"
                     )
+                number = sequence
                 ticket = self._group.queue(
-                    [], 0, sync=True, at_rest=lambda: taken.append(self._snapshot_now(state, sequence))
+                    [], 0, sync=True, at_rest=lambda: taken.append(self._snapshot_now(state, number))
                 )
             ticket.wait()  # without the lock: another thread may lead, and needs it
             snapshot = taken[0]
-            snapshots.write(self.directory, snapshot)
+            self._write_snapshot(snapshot)
             with self._lock:
                 self._snapshots = sorted({*self._snapshots, snapshot.sequence})[-limits.SNAPSHOTS_KEPT :]
             return snapshot.sequence
 
-    def _snapshot_now(self, state: bytes, sequence: int | None) -> Snapshot:
+    def _write_snapshot(self, snapshot: Snapshot) -> None:
+        """On a full disk, out of the reserve: without snapshots nothing could be cleaned, and no room would ever come back."""
+        try:
+            snapshots.write(self.directory, snapshot)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            with self._lock:
+                self._held.active.trim(keep=self._group.pending_bytes + limits.RESERVE_BYTES // 2)
+            snapshots.write(self.directory, snapshot)
+            with self._lock:
+                self._top_up()
+
+    def _snapshot_now(self, state: bytes, sequence: int) -> Snapshot:
         """By the leader, when everything that was written is synced."""
         info = self._held.info
         active = summaries.of(info.label, info.end, 0, info.index, info.damage)
         return Snapshot(
-            self._sequence if sequence is None else sequence,
+            sequence,
             self._epoch,
             self._time_us,
             self.state.store(),
@@ -497,7 +549,12 @@ class Journal:
     def tidying(self, what: str) -> Iterator[None]:
         """One at a time may write snapshots, drop or replace segments; an I/O error in it is not the journal's end."""
         with self._tidy, _telling_what_failed(what, MaintenanceFailed):
+            self._require_open()
             yield
+
+    def _require_open(self) -> None:
+        if self._group.failure is not None:
+            raise again(self._group.failure)
 
     def drop(self, info: SegmentInfo) -> None:
         """Give a sealed segment's space back, while tidying. What it held must have been recorded."""
@@ -520,6 +577,7 @@ class Journal:
                 return
             self.damage.append(damage)
             info = self._held.get(damage.segment)
+        _LOG.error("%s: %s", self.directory.path, damage)
         known = self._examined(info, damage) if info is not None else damage
         with self._lock:
             self.damage[self.damage.index(damage)] = known
@@ -531,7 +589,7 @@ class Journal:
         spans = damage.spans
         with suppress(Moved, OSError):
             if not damage.complete:
-                lost = reading.missing_offsets(OwnerView(self), info)
+                lost = reading.missing_offsets(QuietView(self), info) if not info.damage else []
                 with self._lock:
                     spans = [
                         (log, gap.start, gap.stop - 1)
@@ -569,29 +627,35 @@ class Journal:
 
     def close(self) -> None:
         """Commit what is queued, sync, and let go of the directory. After a failure nothing is synced any more."""
-        if self._closed:
-            return
-        try:
-            if self._group.failure is None:
-                self.sync()
-                with self._sync_lock:
-                    self._mark_file.sync()
-        except OSError as error:
-            self._group.fail(error)
-            raise self._failure() from error
-        finally:
-            self._let_go()
+        with self._closing:
+            if self._closed:
+                return
+            try:
+                if self._group.failure is None:
+                    self.sync()
+            finally:
+                self._let_go()
 
     def _let_go(self) -> None:
-        self._closed = True
-        self._dirty.set()
+        """Refuse what comes, wait for what is under way, sync a last time, and only then give up the lock."""
+        whole = self._group.failure is None
         self._group.fail(BrokerClosed("the journal is closed: open it again"))
         self._group.stop()
+        self._closed = True
+        self._stopped.set()
+        self._dirty.set()
         if self.durability == "interval":
             self._syncer.join()
-        self._held.close()
-        self._mark_file.close()
-        self._owner.release()
+        with self._tidy:
+            try:
+                if whole and isinstance(self._group.failure, BrokerClosed):
+                    with _telling_what_failed("closing the journal"):
+                        self._sync()
+                        self._mark_file.sync()
+            finally:
+                self._held.close()
+                self._mark_file.close()
+                self._owner.release()
 
     def __enter__(self) -> Self:
         return self
@@ -602,6 +666,7 @@ class Journal:
     def _orphan(self) -> None:
         """In a forked child: drop the lock's copy, so that it ends with the parent, and refuse everything."""
         self._lock = threading.RLock()
+        self._sync_lock, self._tidy, self._closing = threading.Lock(), threading.Lock(), threading.Lock()
         self._closed = True
         self._group.orphan(
             self._lock,
@@ -632,7 +697,32 @@ class OwnerView:
         self._journal.note_damage(damage)
 
 
+class QuietView(OwnerView):
+    """Looks without telling: what is damaged is being examined already."""
+
+    def found(self, damage: Damage) -> None:
+        del damage
+
+
 _opened: weakref.WeakSet[Journal] = weakref.WeakSet()
+
+
+_LOG: Final = logging.getLogger("penstock.journal")
+
+
+def _say(recovery: Recovery) -> None:
+    """What opening found, in the log, if it was anything but an ordinary end."""
+    report = recovery.report
+    for damage in recovery.found:
+        _LOG.error("found while opening: %s", damage)
+    for cut in report.cut:
+        _LOG.warning("cut off what a crash left, never acknowledged: %s", cut)
+    if report.snapshots_damaged or report.mark_damaged:
+        _LOG.warning(
+            "%d damaged snapshots were set aside; the mark was %s",
+            report.snapshots_damaged,
+            "damaged" if report.mark_damaged else "whole",
+        )
 
 
 def _orphan_all() -> None:
@@ -665,6 +755,8 @@ def _telling_what_failed(what: str, kind: type[PenstockError] = JournalFailed) -
 
 
 def _check_settings(durability: str, commit_interval_ms: float, segment_bytes: int) -> None:
+    if not isinstance(commit_interval_ms, int | float) or not isinstance(segment_bytes, int):
+        raise InvalidArgument("commit_interval_ms and segment_bytes are numbers")
     if durability not in DURABILITIES:
         raise InvalidArgument(f"durability is one of {', '.join(DURABILITIES)}, not {durability!r}")
     if not 0 < commit_interval_ms <= limits.COMMIT_INTERVAL_MS_MAX:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock import limits
+from penstock.errors import MaintenanceFailed
 from penstock.journal.damage import MISSING, ROT, Damage, of_bad
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
@@ -175,10 +176,22 @@ def _look_again(view: View, info: SegmentInfo) -> tuple[Mark, bool]:
     same = any(
         i.number == info.number and i.label.generation == info.label.generation for i in view.segments()
     )
-    gone = same and not view.directory.segment(info.number).exists()
+    gone = same and not _is_there(view, info)
     if gone:
         view.found(Damage(info.number, 0, info.end, MISSING, messages=info.index.messages))
     return mark, gone
+
+
+def _is_there(view: View, info: SegmentInfo) -> bool:
+    """Whether the file is there in the life that the view knows."""
+    try:
+        fd = view.directory.files.open(view.directory.segment(info.number))
+    except FileNotFoundError:
+        return False
+    try:
+        return current_generation(view.directory.files, fd) in (info.label.generation, None)
+    finally:
+        view.directory.files.close(fd)
 
 
 def _from(section: Section, offset: int) -> Batch:
@@ -238,6 +251,8 @@ def _scan(view: View, info: SegmentInfo, mark: Mark, position: int) -> Iterator[
                 _report(view, fd, info, item)
         if scan.end < limit and not scan.sealed:
             _report(view, fd, info, Bad(info.number, scan.end, limit, None, []))
+    except OSError as error:
+        raise MaintenanceFailed(f"segment {info.number} cannot be read: {error}") from error
     finally:
         files.close(fd)
 

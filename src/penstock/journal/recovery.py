@@ -39,7 +39,7 @@ from penstock.errors import CorruptJournal
 from penstock.journal import mark as marks
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.damage import HEADER, MISSING, ROT, TORN, Damage, known_messages, of_bad
+from penstock.journal.damage import HEADER, MISSING, ROT, STATE, TORN, Damage, known_messages, of_bad
 from penstock.journal.directory import SNAPSHOT, SUMMARY, Directory
 from penstock.journal.frame import Frame
 from penstock.journal.index import SegmentIndex
@@ -49,12 +49,16 @@ from penstock.journal.segment import GAPS, START, Bad, Label, Scan, Writer, read
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, GIVEN_UP, State
 from penstock.journal.view import SegmentInfo
+from penstock.ranges import RangeSet
 
 NEW: Final = "new"
 CLEAN: Final = "clean"
 
 #: A message takes at least this much of a frame, the entry of its payload's end; so a lost range bounds its rows.
 ROW_BYTES_MIN: Final = 4
+
+#: An unreadable file whose number is this far above the others' is not a segment that rotted: it does not belong there.
+FAR_OFF: Final = 1000
 
 Restore = Callable[[bytes], None]
 Replay = Callable[[Frame], None]
@@ -134,6 +138,8 @@ class Recovery:
         self.free: list[int] = []
         self.sequence = 0
         self.epoch = 0
+        self.found: list[Damage] = []
+        self._sizes: dict[int, int] = {}
 
     @property
     def next_number(self) -> int:
@@ -162,10 +168,12 @@ class Recovery:
         for label, next_sequence in zip(labels, successors, strict=False):
             self._segment(label, next_sequence)
         self._account_for_missing(contents.segments)
+        self._account_for_state()
         self._account_for_gaps()
+        self.found = self.new_damage()
         self.report.segments = len(contents.segments)
-        if contents.segments:
-            self.report.end = ROT if self.new_damage() else TORN if self.report.cut else CLEAN
+        if contents.segments or self._mark is not None or self._snapshot is not None:
+            self.report.end = ROT if self.found else TORN if self.report.cut else CLEAN
         self.report.seconds = (self._clock.monotonic_us() - started) / 1e6
 
     # --- what is there ---
@@ -215,6 +223,12 @@ class Recovery:
                 raise CorruptJournal(
                     f"{path} holds another segment than its name says: give it its own name back"
                 )
+            self._sizes[number] = size
+            if label is None and number > FAR_OFF + max(self._sizes.keys() - {number}, default=0):
+                raise CorruptJournal(
+                    f"{path} has a segment's name, a number that no segment of this journal is near, and nothing of a segment in it: "
+                    "move it away if it does not belong there"
+                )
             if label is None:
                 self.report.damage.append(Damage(number, 0, size, ROT))
                 continue
@@ -232,7 +246,7 @@ class Recovery:
             return
         info = SegmentInfo(label, START, SegmentIndex(), next_sequence, [])
         start = START
-        if (active := self._indexed(label)) is not None:
+        if (active := self._indexed(label)) is not None and self._reaches(active):
             info.index, info.end, info.damage = summaries.index_of(active), active.end, list(active.damage)
             self.report.damage += info.damage
             start = self._behind_snapshot(info)
@@ -263,6 +277,10 @@ class Recovery:
         """What the snapshot knows of a segment that was being written when it was taken."""
         active = self._snapshot.active if self._snapshot else None
         return active if active is not None and active.generation == label.generation else None
+
+    def _reaches(self, active: summaries.Summary) -> bool:
+        """Whether the file is still as long as it was when the snapshot was taken."""
+        return self._sizes.get(active.number, 0) >= active.end
 
     def _behind_snapshot(self, info: SegmentInfo) -> int:
         """Where in a segment whose index is known the frames begin that the snapshot does not cover, or a little before."""
@@ -353,7 +371,7 @@ class Recovery:
         info = walk.info
         synced = self._synced_end(info.label)
         tail = walk.bad[len(walk.bad) - walk.trailing :]
-        if self._mark is not None and self._mark.segment == info.number and info.end < synced:
+        if info.end < synced < sys.maxsize and (self._mark is not None or self._indexed(info.label)):
             tail = [
                 *tail,
                 Bad(info.number, info.end, synced, None, []),
@@ -488,11 +506,21 @@ class Recovery:
                     Damage(number, 0, mark.end if mark.segment == number else 0, MISSING)
                 )
 
+    def _account_for_state(self) -> None:
+        """Without a snapshot, what was only in snapshots is gone: the rows of segments that were dropped because both covered them."""
+        if self._snapshot is None and self.report.snapshots_damaged and len(self.state.dropped):
+            self.report.damage.append(Damage(0, 0, 0, STATE))
+
     def _account_for_gaps(self) -> None:
         """Offsets that are missing behind damage, and that nobody cleaned, were in it."""
         blamed = False
-        for gap in self._gaps if self.report.damage else ():
-            before = [d for d in self.report.damage if (d.segment, d.position) < (gap.segment, gap.position)]
+        gaps = [*self._gaps, *self._gaps_between_segments()] if self.report.damage else []
+        for gap in gaps:
+            before = [
+                d
+                for d in self.report.damage
+                if d.what != STATE and (d.segment, d.position) < (gap.segment, gap.position)
+            ]
             lost = self.state.explained(gap.log, gap.first, gap.stop).gaps(gap.first, gap.stop)
             if before and lost:
                 self._blame(max(before, key=lambda d: (d.segment, d.position)), gap.log, lost)
@@ -501,9 +529,27 @@ class Recovery:
             if blamed and info.sealed and info.damage:
                 self._write_summary(info)
 
+    def _gaps_between_segments(self) -> list[Gap]:
+        """What the segments' indexes skip between them: also where a snapshot spared us from reading."""
+        found: list[Gap] = []
+        expected: dict[int, int] = {}
+        for info in self.infos:
+            for log, entry in info.index.logs.items():
+                if entry.first > expected.get(log, 0):
+                    found.append(Gap(info.number, START, log, expected.get(log, 0), entry.first))
+                expected[log] = entry.last + 1
+        return found
+
     def _blame(self, old: Damage, log: int, lost: list[range]) -> None:
-        known = set(old.spans)
-        spans = [*old.spans, *(s for r in lost if (s := (log, r.start, r.stop - 1)) not in known)]
+        known = RangeSet()
+        for damage in self.report.damage:
+            for which, first, last in damage.spans:
+                if which == log:
+                    known.add(first, last + 1)
+        new_ones = [gap for part in lost for gap in known.gaps(part.start, part.stop)]
+        if not new_ones:
+            return
+        spans = [*old.spans, *((log, gap.start, gap.stop - 1) for gap in new_ones)]
         new = msgspec.structs.replace(old, spans=spans, messages=max(old.messages, known_messages(spans)))
         self.report.damage[self.report.damage.index(old)] = new
         for info in self.infos:
@@ -512,6 +558,15 @@ class Recovery:
     def new_damage(self) -> list[Damage]:
         """The damage that no earlier owner has accounted for."""
         return [d for d in self.report.damage if (d.segment, d.position) not in self.state.accounted]
+
+    def _snapshot_is_later(self, damage: Damage) -> bool:
+        """Whether the snapshot was taken after what is damaged was written: then it knows every log's next offset."""
+        active = self._snapshot.active if self._snapshot else None
+        return active is not None and (damage.segment, damage.end) <= (active.number, active.end)
+
+    def _longest(self) -> int:
+        """How long a segment that is gone may have been."""
+        return max(self._sizes.values(), default=limits.SEGMENT_BYTES)
 
     def losses(self) -> list[Rows]:
         """Rows that account for new damage: what was lost, and which offsets no log may use because they may have been."""
@@ -523,8 +578,8 @@ class Recovery:
             lost = [(log, first, last, DAMAGED) for log, first, last in damage.spans]
             for log, _, last in damage.spans:
                 ahead[log] = max(ahead.get(log, 0), last + 1)
-            if not damage.complete:
-                rows = (damage.bytes or limits.SEGMENT_BYTES) // ROW_BYTES_MIN
+            if not damage.complete and not self._snapshot_is_later(damage):
+                rows = (damage.bytes or self._longest()) // ROW_BYTES_MIN
                 lost += [(log, start, start + rows - 1, GIVEN_UP) for log, start in ahead.items() if rows]
                 ahead = {log: start + rows for log, start in ahead.items()}
             found += [

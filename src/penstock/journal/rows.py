@@ -33,7 +33,7 @@ from __future__ import annotations
 import struct
 import zlib
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
+from itertools import chain, pairwise
 from typing import Any, Final, NamedTuple
 
 from penstock import limits
@@ -131,32 +131,44 @@ class Rows:
     (7, 9)
     """
 
-    __slots__ = ("_encoded", "_placed", "_span", "bytes", "columns", "count", "kind", "log", "share")
+    __slots__ = ("_encoded", "_placed", "_span", "bytes", "columns", "count", "kind", "log", "share", "spent")
 
     def __init__(
         self, kind: Kind, log: int, count: int, columns: dict[str, Values], share: Rows | None = None
     ) -> None:
-        if count < 1 or count > limits.FRAME_ROWS_MAX:
-            raise InvalidArgument(f"a section holds 1 to {limits.FRAME_ROWS_MAX} rows, not {count}")
-        if not 0 <= log <= limits.LOG_NUMBER_MAX:
-            raise InvalidArgument(f"a log's number is 0 to {limits.LOG_NUMBER_MAX}, not {log}")
+        self.share: Rows | None
+        self.kind: Kind
+        self.count: int
+        if type(count) is not int or not 1 <= count <= limits.FRAME_ROWS_MAX:
+            raise InvalidArgument(f"a section holds 1 to {limits.FRAME_ROWS_MAX} rows, not {count!r}")
+        if type(log) is not int or not 0 <= log <= limits.LOG_NUMBER_MAX:
+            raise InvalidArgument(f"a log's number is 0 to {limits.LOG_NUMBER_MAX}, not {log!r}")
         if not columns.keys() <= kind.fields.keys():
             unknown = sorted(columns.keys() - kind.fields.keys())
             raise InvalidArgument(f"{kind.name} have no column {unknown}; they have {list(kind.fields)}")
+        while share is not None and share.share is not None:
+            share = share.share
+        if share is not None and (kind is not MESSAGES or share.kind is not MESSAGES or share.count != count):
+            raise InvalidArgument(
+                "payloads are shared among messages, as many as there are in the rows they are shared with"
+            )
+        if share is not None and columns.get("payload") is not None:
+            raise InvalidArgument("give payloads, or rows to share them with, not both")
         self.kind = kind
         self.log = log
         self.count = count
-        self.columns = columns
+        self.columns = dict(columns)
         self.share = share
         self._encoded: list[bytes] | None = None
         self._span: Span | None = None
         self._placed = False
+        self.spent = False  # queued: the journal holds on to them, and they cannot be appended again
         self.bytes = 0
 
     def place(self, expected: int) -> int:
         """Put messages at their log's next offsets, unless they came with their own; the offset behind them.
 
-        Rows that were refused, or are appended again, get new ones.
+        Rows that were refused, and are appended again, get new ones.
         """
         columns = self.columns
         if self._placed or columns.get("offset") is None:
@@ -164,11 +176,14 @@ class Rows:
             self._placed = True
             self._span = self._encoded = None
             return expected + self.count
+        _check_rising(columns["offset"])
         span = self.span()
         if span.first < expected:
             raise InvalidArgument(
                 f"offset {span.first} of log {self.log} is taken: the next one is {expected}"
             )
+        if span.last > limits.OFFSET_MAX:
+            raise InvalidArgument(f"an offset is at most {limits.OFFSET_MAX}, not {span.last}")
         return span.last + 1
 
     def prepare(self, *, alone: bool) -> None:
@@ -177,17 +192,49 @@ class Rows:
         One row, with nothing shared, stays unencoded: it may be merged with its like. `alone` forbids that: another section of the
         same append refers to this one.
         """
+        if self.kind is MESSAGES:
+            self._require_message()
+        elif self.kind is CLEANED:
+            self._require_ranges()
         if self.count == 1 and self.share is None and not alone:
             self.bytes = _single_bytes(self)
         else:
             self._encoded = _encode(self, None)
             self.bytes = sum(map(len, self._encoded))
 
+    def _require_message(self) -> None:
+        """A message without an id, a time or a payload cannot be told from a mistake."""
+        columns = self.columns
+        for name in ("id", "timestamp"):
+            given = columns.get(name)
+            if given is None or (type(given) is list and None in given):
+                raise InvalidArgument(f"every message needs a value in column {name!r}")
+        if columns.get("payload") is None and self.share is None:
+            raise InvalidArgument("every message needs a payload; it may be empty (b'')")
+
+    def _require_ranges(self) -> None:
+        """A range that cannot be would stop every later opening."""
+        listed = [self.columns.get(name) for name in ("first", "last")]
+        firsts, lasts = (v if isinstance(v, list | range) else [v] * self.count for v in listed)
+        for first, last in zip(firsts, lasts, strict=False):
+            if (first is None) != (last is None) or (
+                first is not None and not 0 <= first <= last <= limits.OFFSET_MAX
+            ):
+                raise InvalidArgument(
+                    f"a cleaned range goes from an offset to a later one, not from {first} to {last}"
+                )
+
     def encoded(self, shared_index: int | None) -> list[bytes]:
-        """The section's bytes, in parts."""
-        if self._encoded is None or self.share is not None:
+        """The section's bytes, in parts. What a batch was when it was appended counts, whatever became of its lists since."""
+        if self._encoded is None:
             return _encode(self, shared_index)
-        return self._encoded
+        if self.share is None:
+            return self._encoded
+        parts = self._encoded.copy()
+        field = self.kind.fields["payload"]
+        entry = sum(1 for values in self.columns.values() if not layout.all_null(values)) + 1
+        parts[entry] = _TABLE[0](field.number, field.type, SHARED, 0, shared_index or 0)
+        return parts
 
     def span(self) -> Span:
         """The bounds that go into the section's header. Columns must not change any more."""
@@ -205,7 +252,18 @@ class Rows:
             return 0, 0
         if type(values) is range:
             return (values[0], values[-1]) if values.step > 0 else (values[-1], values[0])
-        return min(values), max(values)
+        try:
+            return min(values), max(values)
+        except (TypeError, ValueError) as error:
+            raise InvalidArgument(f"column {column!r} takes whole numbers: {error}") from error
+
+
+def _check_rising(offsets: Values) -> None:
+    rising = offsets.step > 0 if type(offsets) is range else True
+    if type(offsets) is list:
+        rising = all(type(offset) is int for offset in offsets) and all(a < b for a, b in pairwise(offsets))
+    if not rising:
+        raise InvalidArgument("offsets must be whole numbers, each above the one before")
 
 
 def messages(
@@ -223,6 +281,10 @@ def messages(
     `payloads` may be other messages of the same append: then their payloads are shared and stored once.
     """
     share = payloads if isinstance(payloads, Rows) else None
+    if share is None and (type(payloads) is not list or not payloads):
+        raise InvalidArgument(
+            "payloads are a list of bytes, or rows of the same append whose payloads are shared"
+        )
     count = share.count if share else len(payloads)  # type: ignore[arg-type]
     given: dict[str, Values] = {"id": ids, "timestamp": timestamp, "priority": priority, **columns}
     if offset is not None:
@@ -247,9 +309,13 @@ def _single_bytes(rows: Rows) -> int:
             if not -_LIMITS[kind] <= value < _LIMITS[kind]:
                 raise InvalidArgument(f"{value} does not fit column {name!r}, of type {kind.name}")
             total += 32
-        elif type(value) is bytes and kind is _BINARY:
+        elif kind is _BINARY and isinstance(value, bytes | bytearray | memoryview):
+            if type(value) is not bytes:  # it may change before it is written
+                value = rows.columns[name] = bytes(value)
             total += 64 + len(value)
         elif value is not None:
+            if type(value) is dict:  # it may change before it is written
+                value = rows.columns[name] = dict(value)
             total += 8 + sum(_TEXT_OVERHEAD + len(part) for part in _text(name, kind, value))
     return total
 
@@ -314,7 +380,7 @@ def _encode(rows: Rows, shared_index: int | None) -> list[bytes]:
         if values is None or (type(values) is list and layout.all_null(values)):
             continue
         number, kind = fields[name]
-        encoding, nulls, parts = layout.encode(kind, values, count, kind is not _BINARY)
+        encoding, nulls, parts = layout.encode(kind, values, count)
         coded.append((number, kind, encoding, nulls, parts))
         place += ENTRY_BYTES + PLACE_BYTES * len(parts)
     if rows.share is not None:
@@ -348,13 +414,13 @@ def _header(rows: Rows, columns: int, size: int) -> bytes:
 class Section:
     """A section that was read: its header is checked, its columns are views, decoded when asked for.
 
-    It knows the sections before it only if it shares with one of them: two that knew each other would keep their frame's bytes
-    alive until the garbage collector comes.
+    It knows another section only if it shares with it: two that knew each other would keep their frame's bytes alive until the
+    garbage collector comes.
     """
 
-    __slots__ = ("_columns", "_earlier", "_shared", "_view", "columns_count", "kind_bits", "span")
+    __slots__ = ("_columns", "_holders", "_shared", "_view", "columns_count", "kind_bits", "span")
 
-    def __init__(self, view: memoryview, earlier: Sequence[Section] = ()) -> None:
+    def __init__(self, view: memoryview) -> None:
         number, bits, columns, rows, log, size, first, last, oldest, newest, crc = HEADER.unpack_from(view)
         if zlib.crc32(view[: CHECKED.size]) != crc or not HEADER.size <= size <= len(view):
             raise CorruptJournal("a section's header does not match its checksum")
@@ -362,9 +428,9 @@ class Section:
         self.kind_bits = bits
         self.columns_count = columns
         self._view = view[:size]
-        self._earlier = tuple(earlier) if bits & SHARES else ()
         self._columns: dict[int, Column] | None = None
         self._shared: dict[int, int] = {}
+        self._holders: dict[int, Section] = {}
 
     @property
     def bytes(self) -> int:
@@ -384,20 +450,34 @@ class Section:
     def rows(self) -> int:
         return self.span.rows
 
+    def find_holders(self, earlier: Sequence[Section]) -> None:
+        """Know the sections whose columns this one shares, which must come before it."""
+        self._parse()
+        for number, index in self._shared.items():
+            if index >= len(earlier):
+                raise CorruptJournal("a section shares a column of one that is not before it")
+            self._holders[number] = earlier[index]
+        self._columns = None
+
+    def _parse(self) -> None:
+        table = self._view[HEADER.size :]
+        self._columns, self._shared = layout.parse(table, self._view, self.columns_count, self.rows)
+
     def columns(self) -> dict[int, Column]:
         """The columns as they are stored, by number; one that is not there is null in every row."""
         if self._columns is None:
-            table = self._view[HEADER.size :]
-            self._columns, self._shared = layout.parse(table, self._view, self.columns_count, self.rows)
-            for number, index in self._shared.items():
-                self._columns[number] = self._earlier[index].columns()[number]
-        return self._columns
+            self._parse()
+            for number, holder in self._holders.items():
+                self._columns = {**(self._columns or {}), number: holder.columns()[number]}
+        return self._columns or {}
 
     def column(self, name: str) -> Column | None:
         """The column of that name as it is stored, or None if every value is null."""
         kind = self.kind
         if kind is None:
             raise CorruptJournal(f"rows of kind {self.span.kind} are not known to this version of Penstock")
+        if name not in kind.fields:
+            raise InvalidArgument(f"{kind.name} have no column {name!r}; they have {list(kind.fields)}")
         return self.columns().get(kind.fields[name].number)
 
     def values(self, name: str) -> Sequence[Any]:
@@ -423,7 +503,9 @@ def sections(body: memoryview, count: int) -> list[Section]:
     found: list[Section] = []
     at = 0
     for _ in range(count):
-        section = Section(body[at:], found)
+        section = Section(body[at:])
+        if section.kind_bits & SHARES:
+            section.find_holders(found)
         if section.kind is None and section.kind_bits & MUST_KNOW:
             raise CorruptJournal(
                 f"rows of kind {section.span.kind} are not known to this version of Penstock: a newer one wrote them"

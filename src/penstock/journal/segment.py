@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-A segment begins with a header of 64 bytes, then frames without a gap, and, once it is finished, a *seal* (an empty frame
-that says so)::
+A segment begins with a header of 64 bytes, twice, so that one damaged place never costs it; then frames without a gap, and, once it
+is finished, a *seal* (an empty frame that says so)::
 
      0                8         10      12       16             24                32                 40
     +----------------+---------+-------+--------+--------------+-----------------+------------------+
@@ -11,7 +11,7 @@ that says so)::
     +----------------+---------+-------+--------+--------------+-----------------+------------------+
     40               48          52                            60        64
     +----------------+-----------+-----------------------------+---------+------------------------
-    | created i64 µs | epoch u32 | 0                           | crc u32 | frames …
+    | created i64 µs | epoch u32 | 0                           | crc u32 | the same again, then frames …
     +----------------+-----------+-----------------------------+---------+------------------------
 
 What always holds:
@@ -52,7 +52,7 @@ GAPS: Final = 2
 LAYOUT: Final = struct.Struct("<8sHHIQQQqIQI")
 CHECKED: Final = struct.Struct("<8sHHIQQQqIQ")
 CRC: Final = struct.Struct("<I")
-START: Final = LAYOUT.size
+START: Final = 2 * LAYOUT.size
 
 
 class Label(NamedTuple):
@@ -75,12 +75,17 @@ def encode_label(label: Label) -> bytes:
         MAGIC, VERSION, label.flags, 0, label.number, label.generation, label.first_sequence, label.created_us,
         label.epoch, 0,
     )  # fmt: skip
-    return checked + CRC.pack(zlib.crc32(checked))
+    return 2 * (checked + CRC.pack(zlib.crc32(checked)))
 
 
 def decode_label(data: bytes) -> Label | None:
-    """The header of a segment, or None if it is damaged."""
-    if len(data) < START or zlib.crc32(data[: CHECKED.size]) != CRC.unpack_from(data, CHECKED.size)[0]:
+    """The header of a segment, from the first of its two copies that is whole; None if neither is."""
+    first = _decode_one(data[: LAYOUT.size])
+    return first if first is not None else _decode_one(data[LAYOUT.size : START])
+
+
+def _decode_one(data: bytes) -> Label | None:
+    if len(data) < LAYOUT.size or zlib.crc32(data[: CHECKED.size]) != CRC.unpack_from(data, CHECKED.size)[0]:
         return None
     magic, version, flags, spare, number, generation, first, created, epoch, rest = CHECKED.unpack_from(data)
     if magic != MAGIC or spare or rest:
@@ -140,15 +145,17 @@ class Scan:
                 following = self._next_header(self.end, head)
                 if head is None and following is None:
                     return
-                end = (
-                    following
-                    if following is not None
-                    else min(head.end if head else self._limit, self._limit)
-                )
-                yield Bad(self._label.number, self.end, end, head, self._spans(head))
+                end = following if following is not None else self._limit
+                if head is None:
+                    yield Bad(self._label.number, self.end, end, None, [])
+                else:
+                    yield Bad(self._label.number, self.end, min(head.end, end), head, self._spans(head))
+                    if following is None:
+                        self.end = min(head.end, end)
+                        return
+                    if head.end < end:  # what is behind it was another frame, of which nothing is known
+                        yield Bad(self._label.number, head.end, end, None, [])
                 self.end = end
-                if following is None:
-                    return
                 continue
             if self._stop is not None and head.sequence >= self._stop and not head.seal:
                 return
@@ -210,10 +217,11 @@ class Scan:
 
 
 def read_label(files: Files, fd: int, number: int) -> tuple[Label | None, bool]:
-    """A segment's header, and whether it is as it was written. A damaged one is pieced together from its first frame."""
-    label = decode_label(files.read(fd, START, 0))
+    """A segment's header, and whether it is as it was written. If both copies are damaged, it is pieced together from a frame."""
+    stored = files.read(fd, START, 0)
+    label = decode_label(stored)
     if label is not None:
-        return (label, True) if label.number == number else (None, True)
+        return (label, encode_label(label) == stored) if label.number == number else (None, True)
     data = files.read(fd, limits.SCAN_CHUNK_BYTES, 0)
     view = memoryview(data)
     at = data.find(frames.MAGIC, START)
@@ -349,11 +357,11 @@ class Writer:
         self._files.allocate(self.fd, self.allocated, wanted - self.allocated)
         self.allocated = wanted
 
-    def trim(self) -> None:
-        """Give back the room behind the last frame."""
-        if self.allocated > self.end:
-            self._files.truncate(self.fd, self.end)
-            self.allocated = self.end
+    def trim(self, keep: int = 0) -> None:
+        """Give back the room behind the last frame, all but `keep` bytes of it."""
+        if self.allocated > self.end + keep:
+            self._files.truncate(self.fd, self.end + keep)
+            self.allocated = self.end + keep
 
     def close(self) -> None:
         self._files.close(self.fd)

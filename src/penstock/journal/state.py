@@ -85,8 +85,8 @@ class State:
             elif segment is not None:
                 self.dropped.add(segment, segment + 1)
                 self.accounted = {damage for damage in self.accounted if damage[0] != segment}
-            if first is not None:
-                self.record_cleaned(section.log, first, last, outcome)
+            if first is not None and last is not None and 0 <= first <= last:
+                self.record_cleaned(section.log, first, last, outcome if outcome is not None else GIVEN_UP)
 
     def record_cleaned(self, log: int, first: int, last: int, outcome: int) -> None:
         """Offsets `first` to `last` are gone: on purpose, or by damage."""
@@ -101,7 +101,3 @@ class State:
             for part in ranges.overlap(first, stop):
                 found.add(part.start, part.stop)
         return found
-
-    def damaged(self) -> int:
-        """How many messages are known to be lost to damage."""
-        return sum(len(outcomes[DAMAGED]) for outcomes in self.cleaned.values() if DAMAGED in outcomes)

@@ -26,7 +26,7 @@ from typing import Protocol
 from penstock.errors import CorruptJournal
 from penstock.journal import mark as marks
 from penstock.journal import summary as summaries
-from penstock.journal.damage import ROT, Damage, of_bad
+from penstock.journal.damage import HEADER, ROT, Damage, of_bad
 from penstock.journal.directory import Directory
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
@@ -169,7 +169,7 @@ class DirectoryView:
             if label is None:
                 self.found(Damage(number, 0, self.directory.files.size(fd), ROT))
             elif not intact:
-                self.found(Damage(number, 0, START, "header"))
+                self.found(Damage(number, 0, START, HEADER))
             return label
         finally:
             self.directory.files.close(fd)

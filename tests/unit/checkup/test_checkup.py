@@ -52,7 +52,7 @@ def frames_of(path: Path, number: int) -> list[Frame]:
     files = Files()
     fd = files.open(segment(path, number))
     try:
-        label = decode_label(files.read(fd, 64, 0))
+        label = decode_label(files.read(fd, 128, 0))
         assert label is not None
         return [f for f in Scan(files, fd, label, limit=files.size(fd)) if isinstance(f, Frame)]
     finally:
@@ -119,7 +119,7 @@ def test_progress_adds_up_to_every_byte(sound: Specimen) -> None:
     seen: list[int] = []
     verify(sound.path, progress=seen.append)
     assert sum(seen) == pytest.approx(
-        sum(s.stat().st_size for s in sound.segments), abs=64 * len(sound.segments)
+        sum(s.stat().st_size for s in sound.segments), abs=128 * len(sound.segments)
     )
 
 
@@ -193,9 +193,9 @@ def test_flipped_frame_header_is_rot_and_its_messages_are_named_by_the_gap(
 def test_flipped_label_costs_no_message(journal: Path, sound: Specimen) -> None:
     flip(segment(journal, 2), 8 * 30)
     found = only(verify(journal))
-    assert (found.what, found.segment, found.position, found.end, found.messages) == ("header", 2, 0, 64, 0)
+    assert (found.what, found.segment, found.position, found.end, found.messages) == ("header", 2, 0, 128, 0)
     mended(journal, sound, set())
-    assert (journal / "quarantine" / f"header-of-{segment(journal, 2).name}.bytes").stat().st_size == 64
+    assert (journal / "quarantine" / f"header-of-{segment(journal, 2).name}.bytes").stat().st_size == 128
 
 
 @pytest.mark.parametrize("behind", [3, 20, 68])
@@ -380,7 +380,13 @@ def test_column_that_cannot_be_read_is_found_behind_right_checksums(
     path = tmp_path / "j"
     with Journal(path) as journal:
         for n in range(3):
-            journal.commit([messages(1, [b"payload %d of it" % n] * 2, ids=[5, 3], timestamp=n)])
+            journal.commit(
+                [
+                    messages(
+                        1, [b"payload %d of it" % n, b"payload %d of it" % (n + 1)], ids=[5, 3], timestamp=n
+                    )
+                ]
+            )
     frame = frames_of(path, 1)[2]
     body = bytearray(frame.body)
     break_it(body)
@@ -459,6 +465,20 @@ def test_repair_of_a_journal_in_use_is_refused(journal: Path) -> None:
         flip(segment(journal, 2), 8 * 700)
         with pytest.raises(DirectoryLocked):
             repair(journal, yes=True)
+
+
+@pytest.mark.parametrize("missing", [[5, 6], [4, 5, 6], [1, 2], [1, 2, 3, 4, 5, 6], [2, 4, 6]])
+def test_missing_segments_are_mended_by_one_repair(
+    journal: Path, sound: Specimen, missing: list[int]
+) -> None:
+    assert len(sound.segments) == 6
+    for number in missing:
+        segment(journal, number).unlink()
+    done = repair(journal, yes=True)
+    assert done.after is not None
+    assert (done.after.damage, done.after.notes, done.needed) == ([], [], False)
+    assert len(done.plan) == len(set(done.plan))
+    assert repair(journal, yes=True).plan == []
 
 
 class Dying(Files):

@@ -165,6 +165,24 @@ def test_repair_of_a_journal_in_use_says_who_has_it_and_exits_2(damaged: Path) -
     assert "Traceback" not in result.stderr
 
 
+def test_repair_of_a_sound_journal_in_use_has_nothing_to_do_and_exits_0(tmp_path: Path) -> None:
+    with Journal(tmp_path / "j") as journal:
+        journal.commit([messages(1, [b"a"], ids=[1], timestamp=1)])
+        result = process("journal", "repair", tmp_path / "j", "--yes")
+    assert (result.returncode, result.stdout, result.stderr) == (0, "Nothing to repair.\n", "")
+
+
+@pytest.mark.parametrize("name", ["journal", "two words", "-dashed"])
+def test_what_to_do_names_the_path_as_it_was_given(damaged: Path, name: str) -> None:
+    given = damaged.rename(damaged.with_name(name)).relative_to(damaged.parent)
+    typed = {"journal": "journal", "two words": "'two words'", "-dashed": "./-dashed"}[name]
+    verified = process("journal", "verify", f"./{given}", cwd=damaged.parent)
+    assert f"What to do: penstock journal repair {typed}\n" in verified.stdout
+    planned = process("journal", "repair", f"./{given}", cwd=damaged.parent)
+    assert f"To do it: penstock journal repair --yes {typed}\n" in planned.stdout
+    assert process("journal", "info", f"./{given}", cwd=damaged.parent).stdout.startswith(f"{name} ")
+
+
 # --- dump ---
 
 
@@ -226,6 +244,25 @@ def test_dump_skips_damage_says_so_and_exits_1(damaged: Path) -> None:
     assert all(json.loads(line) for line in result.stdout.splitlines())
 
 
+@pytest.mark.parametrize("gone", [True, False])
+def test_dump_without_a_good_mark_says_that_only_sealed_segments_are_shown_and_exits_1(
+    sound: Specimen, tmp_path: Path, gone: bool
+) -> None:
+    path = sound.copy(tmp_path / "journal")
+    if gone:
+        (path / "mark").unlink()
+    else:
+        flip(path / "mark", 8 * 20)
+    result = process("journal", "dump", path, "--json")
+    assert result.returncode == 1
+    assert (
+        result.stderr
+        == f"penstock: only sealed segments could be shown, because {path / 'mark'} is damaged or gone\n"
+    )
+    shown = {json.loads(line)["segment"] for line in result.stdout.splitlines()}
+    assert shown == set(range(1, len(sound.segments)))
+
+
 def test_unknown_kind_is_one_line_and_exits_2(sound: Specimen) -> None:
     result = run("journal", "dump", sound.path, "--kind", "letters")
     assert result.exit_code == 2
@@ -257,8 +294,95 @@ def test_closed_pipe_ends_a_dump_quietly(long: Path, json_too: list[str]) -> Non
         assert (dumping.wait(60), dumping.stderr.read()) == (0, "")
 
 
+def unread(*arguments: object, stderr_too: bool = False) -> tuple[int, str]:
+    """A command whose stdout is a pipe that nobody reads: how it exits, and what it says on stderr."""
+    reading, writing = os.pipe()
+    os.close(reading)
+    try:
+        done = subprocess.run(
+            [*COMMAND, *map(str, arguments)],
+            stdout=writing, stderr=writing if stderr_too else subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    finally:
+        os.close(writing)
+    return done.returncode, done.stderr or ""
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+@pytest.mark.parametrize("command", ["info", "verify", "repair", "dump"])
+def test_closed_pipe_does_not_turn_sound_into_damaged(
+    sound: Specimen, command: str, json_too: list[str]
+) -> None:
+    assert unread("journal", command, sound.path, *json_too) == (0, "")
+
+
+def test_closed_pipe_does_not_turn_help_into_an_error() -> None:
+    for arguments in (["--help"], ["--version"], ["journal", "verify", "--help"]):
+        assert unread(*arguments) == (0, "")
+
+
+@pytest.mark.parametrize("json_too", [[], ["--json"]])
+def test_closed_pipe_does_not_turn_damaged_into_sound(damaged: Path, json_too: list[str]) -> None:
+    assert unread("journal", "verify", damaged, *json_too) == (1, "")
+    assert unread("journal", "repair", damaged, *json_too) == (1, "")
+    assert unread("journal", "repair", damaged, "--yes", *json_too) == (0, "")
+    assert process("journal", "verify", damaged).returncode == 0
+
+
+def test_closed_pipe_for_errors_does_not_turn_2_into_1(tmp_path: Path) -> None:
+    assert unread("journal", "verify", tmp_path, stderr_too=True)[0] == 2
+    assert unread("journal", "mend", tmp_path, stderr_too=True)[0] == 2
+
+
+@pytest.mark.parametrize(
+    ("closed", "command", "expected"),
+    [(">&-", "info", 0), (">&-", "verify", 0), (">&-", "dump", 0), ("<&- >&- 2>&-", "verify", 0)],
+)
+def test_stdout_that_is_closed_from_the_start_is_no_traceback(
+    sound: Specimen, closed: str, command: str, expected: int
+) -> None:
+    shell = ["sh", "-c", f'"$@" {closed}', "sh", *COMMAND, "journal", command, str(sound.path)]
+    done = subprocess.run(shell, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (expected, "", "")
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
+@pytest.mark.parametrize("arguments", [["info"], ["info", "--json"], ["verify"], ["dump"], ["--help"]])
+def test_full_disk_under_stdout_is_one_line_that_names_it_and_exits_2(
+    sound: Specimen, arguments: list[str]
+) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [*COMMAND, "journal", *arguments, *([] if "--help" in arguments else [str(sound.path)])],
+            stdout=full, stderr=subprocess.PIPE, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert (done.returncode, done.stderr) == (2, "penstock: standard output: No space left on device\n")
+
+
+def test_error_without_a_path_says_in_which_directory(sound: Specimen, tmp_path: Path) -> None:
+    path = sound.copy(tmp_path / "journal")
+    (path / "mark").unlink()
+    (path / "mark").mkdir()
+    for command in ("info", "verify", "dump"):
+        result = process("journal", command, path)
+        assert (result.returncode, result.stderr) == (2, f"penstock: in {path}: Is a directory\n")
+
+
+def test_error_with_a_path_names_it(sound: Specimen, tmp_path: Path) -> None:
+    path = sound.copy(tmp_path / "journal")
+    (path / "mark").unlink()
+    (path / "mark").symlink_to("mark")
+    result = process("journal", "info", path)
+    assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+    assert result.stderr.startswith(f"penstock: {path / 'mark'}: ")
+
+
+# A shell may have made us ignore SIGINT, and children inherit that.
+HEEDING = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+
+
 def test_interrupt_ends_a_dump_quietly_with_130(long: Path) -> None:
-    command = [*COMMAND, "journal", "dump", str(long)]
+    command = [sys.executable, "-c", f"{HEEDING}; {COMMAND[-1]}", "journal", "dump", str(long)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as dumping:
         assert dumping.stdout is not None
         assert dumping.stderr is not None
@@ -266,6 +390,35 @@ def test_interrupt_ends_a_dump_quietly_with_130(long: Path) -> None:
         dumping.send_signal(signal.SIGINT)
         dumping.stdout.read()
         assert (dumping.wait(60), dumping.stderr.read()) == (130, "")
+
+
+#: Ctrl-C at an exact moment: when the process imports or opens something whose name ends like this.
+INTERRUPTED_AT = f"""
+import os, sys
+{HEEDING}
+event, ending, *sys.argv[1:] = sys.argv[1:]
+left = [1]
+def hook(what, arguments):
+    if what == event and left and str(arguments[0]).endswith(ending):
+        left.clear()
+        os.kill(os.getpid(), signal.SIGINT)
+from penstock.cli import main
+sys.addaudithook(hook)
+main()
+"""
+
+
+@pytest.mark.parametrize("moment", [("import", "penstock.cli.app"), ("import", "rich.table"), ("open", ".segment")])  # fmt: skip
+@pytest.mark.parametrize("command", [["info"], ["verify"], ["repair"], ["repair", "--yes"], ["dump"]])
+def test_interrupt_while_starting_or_running_is_130_without_a_traceback(
+    damaged: Path, moment: tuple[str, str], command: list[str]
+) -> None:
+    arguments = [*moment, "journal", *command, str(damaged)]
+    done = subprocess.run(
+        [sys.executable, "-c", INTERRUPTED_AT, *arguments],
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (130, "")
 
 
 def on_a_terminal(columns: int, *arguments: object) -> str:

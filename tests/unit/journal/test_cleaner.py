@@ -221,3 +221,33 @@ def test_what_was_recorded_but_not_dropped_is_dropped_the_next_time(tmp_path: Pa
             info.index.messages for info in journal.segments() if info.sealed and 2 in info.index.logs
         ] == []
         assert journal.damage == []
+
+
+def test_rot_that_nobody_has_found_yet_is_never_rewritten_away(tmp_path: Path) -> None:
+    with Journal(tmp_path, segment_bytes=1 << 20) as journal:
+        for n in range(20):
+            journal.commit([batch(1, n * 3, 3), batch(2, n, 1)])
+        frame = list(journal.frames())[15]
+        journal.rotate()
+        cover(journal)
+    flip(tmp_path / f"{1:020d}.segment", (frame.header.end - 30) * 8)
+    with Journal(tmp_path, segment_bytes=1 << 20) as journal:
+        assert journal.damage == [], "a snapshot covers it: opening does not look"
+        clean(journal, below({1: 60}))
+        (damage,) = journal.damage
+        assert (damage.segment, damage.position) == (1, frame.header.position)
+        assert damage.messages == 4
+        assert journal.segments()[0].index.messages == 80, "it was left alone"
+
+
+def test_rewriting_keeps_payloads_shared_when_their_first_holder_is_dead(journal: Journal) -> None:
+    for n in range(30):
+        first = messages(1, [bytes([n]) * 500, b"y"], ids=range(2), timestamp=n)
+        journal.commit([first, *(messages(log, first, ids=range(2), timestamp=n) for log in range(2, 12))])
+    cover(journal)
+    before = journal.stats().bytes
+    clean(journal, lambda log, first, last: [DeadRange(first, last, SETTLED)] if log < 8 else [])
+    assert journal.stats().bytes < before
+    for log in (8, 10, 11):
+        found = [bytes(p) for b in journal.read(log) for p in b.values("payload")]
+        assert found == [p for n in range(30) for p in (bytes([n]) * 500, b"y")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from array import array
 from typing import Any
 
 import pytest
@@ -78,6 +79,10 @@ def test_numbers_are_read_in_place() -> None:
         (Type.BINARY, ["x", "y"]),
         (Type.MAP, [{"a": 1}, {}]),
         (Type.MAP, [["a"], []]),
+        (Type.I16, range(40_000, 40_002)),
+        (Type.I64, range(2**63 - 1, 2**63 + 1)),
+        (Type.UTF8, range(2)),
+        (Type.BINARY, [array("i", [1, 2, 3]), b"x"]),
     ],
 )
 def test_a_value_that_does_not_fit_is_refused(kind: Type, values: list[Any]) -> None:

@@ -91,7 +91,7 @@ def test_a_newer_version_is_an_error_and_not_damage() -> None:
 
 def test_a_commit_above_the_bound_is_refused() -> None:
     with pytest.raises(BatchTooLarge):
-        frames.body([rows(bytes(limits.FRAME_BYTES_MAX // 2))])
+        frames.body([rows(bytes(limits.FRAME_BYTES_MAX))])
 
 
 def test_frames_begin_and_end_on_a_multiple_of_eight() -> None:

@@ -212,9 +212,13 @@ def test_what_is_not_synced_is_not_read(tmp_path: Path) -> None:
         [messages(1, [b"x", b"y"], ids=range(3), timestamp=0)],
         [one(1, b"ok"), messages(1, [b"x"], ids=1, timestamp=0, offset=0)],
         [messages(2, one(1, b"not in this append"), ids=1, timestamp=0)],
+        [one(1, b"ok")] * 2,
+        "rows",
+        [1],
+        one(1, b"not in a list"),
     ],
 )
-def test_bad_rows_are_refused_and_nothing_of_their_append_is_kept(tmp_path: Path, bad: list[Rows]) -> None:
+def test_bad_rows_are_refused_and_nothing_of_their_append_is_kept(tmp_path: Path, bad: Any) -> None:
     with Journal(tmp_path) as journal:
         before = journal.stats().sequence
         with pytest.raises(InvalidArgument):
@@ -250,6 +254,39 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str,
     with pytest.raises(InvalidArgument):
         Journal(tmp_path / "new", **settings)
     assert not (tmp_path / "new").exists()
+
+
+def test_rows_are_appended_once_and_again_only_if_they_were_refused(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        rows = messages(1, [bytes(2000)], ids=1, timestamp=1)
+        files.before = failing("posix_fallocate", errno.ENOSPC)
+        with pytest.raises(DiskFull):
+            fill_up(journal)
+        with pytest.raises(DiskFull):
+            journal.commit([rows])
+        files.before = nothing
+        journal.commit([one(1, b"in between")])
+        journal.commit([rows])
+        with pytest.raises(InvalidArgument, match="once"):
+            journal.commit([rows])
+        offsets = [offset for found in journal.read(1) for offset in found.offsets]
+        assert offsets == list(range(journal.next_offset(1)))
+
+
+@pytest.mark.parametrize(("log", "count"), [(2.0, 1), (True, 1), ("x", 1), (1, 1.0)])
+def test_a_log_or_count_that_is_no_whole_number_is_refused(log: Any, count: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        Rows(SETTLEMENTS, log, count, {"time": 0})
+
+
+def test_more_sections_than_a_frame_holds_are_refused_or_split_and_hurt_nobody(tmp_path: Path) -> None:
+    with Journal(tmp_path, durability="os") as journal:
+        with pytest.raises(BatchTooLarge):
+            journal.commit([one(log, b"x") for log in range(limits.FRAME_SECTIONS_MAX + 1)])
+        tickets = [journal.append([one(log, b"x")]) for log in range(limits.FRAME_SECTIONS_MAX + 10)]
+        tickets[-1].wait()
+        assert {ticket.error for ticket in tickets} == {None}
 
 
 # --- rotation ---
@@ -306,6 +343,40 @@ def test_an_error_on_writing_or_syncing_is_sticky_and_nothing_syncs_again(tmp_pa
         found = payloads(journal)
     assert found[0] == b"kept"
     assert set(found) <= {b"kept", b"indeterminate"}
+
+
+def test_a_failed_sync_of_the_interval_thread_is_never_repeated_by_somebody_who_waits(tmp_path: Path) -> None:
+    files = Watched()
+    inside, go_on = threading.Event(), threading.Event()
+    syncs: list[int] = []
+
+    def fail_first(name: str, arguments: tuple[object, ...]) -> None:
+        if name == "fdatasync":
+            syncs.append(1)
+            inside.set()
+            go_on.wait()
+            raise OSError(errno.EIO, "no")
+
+    journal = Journal(tmp_path, durability="interval", commit_interval_ms=1, files=files)
+    files.before = fail_first
+    journal.commit([one(1, b"x")])
+    inside.wait()
+    outcome: list[BaseException] = []
+
+    def sync() -> None:
+        try:
+            journal.sync()
+        except JournalFailed as error:
+            outcome.append(error)
+
+    waiting = threading.Thread(target=sync)
+    waiting.start()
+    go_on.set()
+    waiting.join()
+    assert len(outcome) == 1
+    assert len(syncs) == 1
+    journal.close()
+    assert len(syncs) == 1
 
 
 def test_everybody_who_waits_fails_with_the_commit(tmp_path: Path) -> None:
@@ -424,6 +495,25 @@ def test_a_thread_that_is_interrupted_while_it_waits_passes_the_lead_on(tmp_path
         assert payloads(journal) == [b"leader", b"interrupted", b"after"]
 
 
+def test_several_threads_may_wait_for_one_ticket(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        held = files.before = Held()
+        leader = threading.Thread(target=lambda: journal.commit([one(1, b"leader")]))
+        leader.start()
+        held.inside.wait()
+        ticket = journal.append([one(1, b"shared")])
+        waiting = [threading.Thread(target=ticket.wait) for _ in range(4)]
+        for thread in waiting:
+            thread.start()
+        while ticket._waiters < 4:
+            pass
+        held.go_on.set()
+        for thread in (leader, *waiting):
+            thread.join()
+        assert payloads(journal) == [b"leader", b"shared"]
+
+
 # --- owning ---
 
 
@@ -474,6 +564,30 @@ def test_a_closed_journal_refuses_everything(tmp_path: Path) -> None:
         journal.commit([one(1, b"x")])
     with pytest.raises(BrokerClosed):
         list(journal.read(1))
+
+
+def test_two_threads_may_close_at_once(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    threads = [threading.Thread(target=journal.close) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    Journal(tmp_path).close()
+
+
+def test_closing_waits_for_whoever_tidies_and_nobody_tidies_a_closed_journal(tmp_path: Path) -> None:
+    journal = Journal(tmp_path)
+    closing = threading.Thread(target=journal.close)
+    with journal.tidying("a test"):
+        closing.start()
+        while not journal._closed:
+            pass
+        with pytest.raises(DirectoryLocked):
+            Journal(tmp_path)
+    closing.join()
+    with pytest.raises(BrokerClosed), journal.tidying("too late"):
+        pass
 
 
 def test_closing_commits_what_is_queued(tmp_path: Path) -> None:

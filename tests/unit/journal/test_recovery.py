@@ -405,3 +405,75 @@ def test_a_frame_that_crosses_what_is_read_at_once_is_not_taken_for_rot(tmp_path
     with Journal(tmp_path) as journal:
         assert journal.damage == []
         assert [content(frame) for frame in journal.frames()][: len(expected)] == expected
+
+
+def test_damage_that_spans_two_frames_gives_up_the_offsets_of_both(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        for n in range(10):
+            journal.commit([messages(1, [b"m%d" % n], ids=n, timestamp=n)])
+        *_, a, b = journal.frames()
+    Journal(tmp_path).close()
+    segment = tmp_path / f"{1:020d}.segment"
+    data = bytearray(segment.read_bytes())
+    data[a.header.end - 60 : b.header.position + 64] = bytes(b.header.position + 64 - a.header.end + 60)
+    segment.write_bytes(data)
+    with Journal(tmp_path) as journal:
+        assert journal.next_offset(1) >= 10
+        assert [offset for found in journal.read(1) for offset in found.offsets] == list(range(8))
+
+
+def test_a_flipped_bit_in_a_fresh_recycled_segments_header_brings_nothing_back(tmp_path: Path) -> None:
+    with Journal(tmp_path / "live", segment_bytes=4096) as journal:
+        while len(journal.segments()) < 4:
+            journal.commit([batch(1, 0, 3)])
+        for n in range(2):
+            journal.commit([batch(2, n, 1)])
+            journal.snapshot(b"")
+        clean(journal, lambda log, first, last: [DeadRange(first, last, 1)] if log == 1 else [])
+        journal.commit([batch(3, 0, 5)])
+        journal.rotate()
+        assert journal.segments()[-1].label.recycled
+        shutil.copytree(tmp_path / "live", tmp_path / "copy")
+        expected = {log: [o for found in journal.read(log) for o in found.offsets] for log in (1, 2, 3)}
+        last = journal.segments()[-1].number
+    for bit in range(0, 128 * 8, 37):
+        shutil.rmtree(tmp_path / "try", ignore_errors=True)
+        shutil.copytree(tmp_path / "copy", tmp_path / "try")
+        (tmp_path / "try" / "lock").unlink()
+        for summary in (tmp_path / "try").glob("*.summary"):
+            summary.unlink()
+        flip(tmp_path / "try" / f"{last:020d}.segment", bit)
+        with Journal(tmp_path / "try", segment_bytes=4096) as journal:
+            assert {
+                log: [o for found in journal.read(log) for o in found.offsets] for log in (1, 2, 3)
+            } == expected
+
+
+def test_a_stray_file_with_a_number_far_off_stops_the_start(one: Specimen, tmp_path: Path) -> None:
+    path = one.copy(tmp_path / "copy")
+    (path / "00000000000000100000.segment").touch()
+    with pytest.raises(CorruptJournal, match="move it away"):
+        Journal(path)
+
+
+def test_a_deleted_segment_that_a_snapshot_covers_is_named_by_its_neighbours(tmp_path: Path) -> None:
+    with Journal(tmp_path, segment_bytes=4096) as journal:
+        for n in range(40):
+            journal.commit([batch(1, n * 3, 3)])
+        journal.snapshot(b"")
+        victim = journal.segments()[1]
+    (tmp_path / f"{victim.number:020d}.segment").unlink()
+    entry = victim.index.logs[1]
+    with Journal(tmp_path, segment_bytes=4096) as journal:
+        (damage,) = journal.damage
+        assert damage.spans == [(1, entry.first, entry.last)]
+        assert journal.stats().damaged_messages == entry.rows
+        assert journal.next_offset(1) == 120, "the snapshot knows it"
+
+
+def test_a_journal_whose_segments_are_all_gone_is_not_new(many: Specimen, tmp_path: Path) -> None:
+    path = many.copy(tmp_path / "copy")
+    for segment in path.glob("*.segment"):
+        segment.unlink()
+    with Journal(path) as journal:
+        assert journal.recovery.end == ROT

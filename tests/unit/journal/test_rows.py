@@ -107,7 +107,9 @@ def test_payloads_that_are_shared_are_stored_once() -> None:
         {"headers": {"a": 1}},
         {"headers": "text"},
         {"payload": "text"},
-        {"payload": bytearray(b"x")},
+        {"payload": None},
+        {"id": None},
+        {"timestamp": None},
     ],
 )
 def test_a_single_row_with_a_value_that_does_not_fit_is_refused(bad: dict[str, Any]) -> None:
@@ -171,3 +173,55 @@ def test_a_damaged_body_still_says_whose_messages_it_held() -> None:
 def _prepared(rows: Rows) -> Rows:
     rows.prepare(alone=True)
     return rows
+
+
+def test_what_may_change_before_it_is_written_is_copied() -> None:
+    payload, headers = bytearray(b"before"), {"a": "b"}
+    rows = messages(1, [payload], ids=1, timestamp=0, offset=0, headers=headers)  # type: ignore[list-item]
+    rows.prepare(alone=False)
+    payload[:] = b"after!"
+    headers["c"] = "d"
+    (section,) = sections.sections(memoryview(b"".join(body([rows]).parts)), 1)
+    assert list(section.values("payload")) == [b"before"]
+    assert list(section.values("headers")) == [{"a": "b"}]
+
+
+def test_a_list_that_changes_after_the_append_changes_nothing_even_where_payloads_are_shared() -> None:
+    first = messages(1, [b"a", b"b"], ids=range(2), timestamp=0, offset=range(2))
+    ids = [5, 6]
+    second = messages(2, first, ids=ids, timestamp=0, offset=range(2))
+    for rows in (first, second):
+        rows.prepare(alone=True)
+    ids.append(7)
+    content = body([first, second])
+    _, found = sections.sections(memoryview(b"".join(content.parts)), 2)
+    assert list(found.values("id")) == [5, 6]
+    assert list(found.values("payload")) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("offsets", [[5, 5], [6, 5], range(5, 3, -1), [5, None], [2**62, 2**62 + 1]])
+def test_offsets_that_do_not_rise_are_refused(offsets: Any) -> None:
+    with pytest.raises(InvalidArgument):
+        messages(1, [b"a", b"b"], ids=range(2), timestamp=0, offset=offsets).place(0)
+
+
+def test_sharing_that_cannot_be_is_refused_and_a_share_of_a_share_is_of_the_first() -> None:
+    first = messages(1, [b"a", b"b"], ids=range(2), timestamp=0)
+    second = messages(2, first, ids=range(2), timestamp=0)
+    assert messages(3, second, ids=range(2), timestamp=0).share is first
+    with pytest.raises(InvalidArgument):
+        Rows(SETTLEMENTS, 1, 2, {"time": 0}, first)
+    with pytest.raises(InvalidArgument):
+        Rows(MESSAGES, 1, 3, {"id": 1, "timestamp": 0}, first)
+
+
+@pytest.mark.parametrize("bad", [{"first": 5, "last": 3}, {"first": -1, "last": 3}, {"first": 5}])
+def test_a_cleaned_range_that_cannot_be_is_refused_before_it_stops_every_opening(bad: dict[str, Any]) -> None:
+    with pytest.raises(InvalidArgument):
+        Rows(sections.CLEANED, 1, 1, {**bad, "outcome": 1, "time": 0}).prepare(alone=False)
+
+
+def test_equal_payloads_are_stored_once() -> None:
+    rows = messages(1, [b"x" * 1000] * 500, ids=range(500), timestamp=0, offset=range(500))
+    rows.prepare(alone=True)
+    assert rows.bytes < 2000

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import InvalidArgument
+from penstock.journal.cleaner import DeadRange, clean
 from penstock.journal.journal import Journal
 from penstock.journal.rows import messages
 from tests.unit.journal.specimen import Specimen, batch, content, flip, make, reopened
@@ -124,3 +125,32 @@ def test_a_snapshot_never_covers_what_is_not_synced(tmp_path: Path) -> None:
         assert journal.durable_sequence < sequence
         assert journal.snapshot(b"") == sequence
         assert journal.durable_sequence == sequence
+
+
+def test_a_state_that_is_not_bytes_is_refused(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        for state in ("text", 5, None):
+            with pytest.raises(InvalidArgument, match="bytes"):
+                journal.snapshot(state)  # type: ignore[arg-type]
+
+
+def test_rows_that_were_only_queued_are_replayed_after_the_snapshot(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        ticket = journal.append([batch(1, 0, 1)])
+        journal.snapshot(b"without it")
+    assert ticket.sequence in replayed(tmp_path)[1]
+
+
+def test_two_damaged_snapshots_after_cleaning_are_damage_and_not_a_clean_end(tmp_path: Path) -> None:
+    with Journal(tmp_path, segment_bytes=4096) as journal:
+        for n in range(40):
+            journal.commit([batch(1, n * 3, 3)])
+        for n in range(2):
+            journal.commit([batch(9, n, 1)])
+            journal.snapshot(b"state")
+        assert clean(journal, lambda log, first, last: [DeadRange(first, last, 1)]).segments_dropped
+    for snapshot in tmp_path.glob("*.snapshot"):
+        snapshot.write_bytes(snapshot.read_bytes()[:-1])
+    with Journal(tmp_path, segment_bytes=4096) as journal:
+        assert journal.recovery.end == "rot"
+        assert [damage.what for damage in journal.damage] == ["state"]

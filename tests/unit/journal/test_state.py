@@ -40,7 +40,7 @@ def test_frames_teach_offsets_names_and_what_is_gone() -> None:
     assert [*state.dropped] == [range(3, 5)]
     assert state.accounted == {(9, 64)}
     assert [*state.explained(1, 0, 10)] == [range(0, 3), range(4, 5)]
-    assert state.damaged() == 2
+    assert len(state.cleaned[2][DAMAGED]) == 2
 
 
 def test_what_was_stored_comes_back_equal() -> None:
