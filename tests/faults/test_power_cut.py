@@ -101,16 +101,14 @@ def test_many_power_cuts_leave_a_beginning_where_syncing_was_not_asked_for(
 # --- it would show a missing sync ---
 
 
-def _lost_without(disk: Disk, files: str, cuts: int) -> list[list[int]]:
+def _lost_without(disk: Disk, files: str, cuts: int) -> Iterator[list[int]]:
     """For each cut, the acknowledged commits that are gone when a process uses such files."""
     chance = random.Random(files)
-    found: list[list[int]] = []
     for _ in range(cuts):
         oracle = Oracle()
         path = _write_until_the_cut(disk, oracle, Orders(files=files), chance.randrange(20, 50))
-        found.append(_lost(path, oracle))
+        yield _lost(path, oracle)
         disk.wipe()
-    return found
 
 
 def _lost_in_used_file(disk: Disk, files: str) -> list[int]:
@@ -132,7 +130,8 @@ def _lost(path: Path, oracle: Oracle) -> list[int]:
 
 
 def test_a_missing_file_sync_is_caught(disk: Disk) -> None:
-    assert any(_lost_without(disk, "no file sync", 2))
+    # One cut usually shows it; the kernel may write everything out just in time, but not again and again.
+    assert any(_lost_without(disk, "no file sync", 30))
 
 
 def test_a_missing_directory_sync_is_caught(disk: Disk) -> None:
