@@ -29,6 +29,7 @@ TYPES: Final[dict[int, Any]] = {
 
 
 _WIDTHS: Final[dict[int, Any]] = {Type.I16: np.int16, Type.I32: np.int32, Type.I64: np.int64}
+_PLAIN, _SEQUENCE = int(Encoding.PLAIN), int(Encoding.SEQUENCE)
 _PAIR: Final = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())])
 
 
@@ -43,6 +44,11 @@ def _fields(kind: Kind, columns: tuple[str, ...] | None) -> list[Field]:
     return [kind.fields[name] for name in columns or kind.fields]
 
 
+@cache
+def _names(kind: Kind, columns: tuple[str, ...] | None) -> list[str]:
+    return list(columns or kind.fields)
+
+
 def record_batch(section: Section, columns: tuple[str, ...] | None = None) -> pa.RecordBatch:
     """A section as a record batch: all its columns, or only those named."""
     kind = section.kind
@@ -50,16 +56,16 @@ def record_batch(section: Section, columns: tuple[str, ...] | None = None) -> pa
         raise CorruptJournal(f"rows of kind {section.span.kind} are not known to this version of Penstock")
     found, rows = section.columns(), section.rows
     arrays = [array(found.get(number), type_, rows) for number, type_ in _fields(kind, columns)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema(kind, columns))
+    return pa.RecordBatch.from_arrays(arrays, names=_names(kind, columns))
 
 
 def array(column: Column | None, kind: Type, rows: int) -> Any:
     """A column as an Arrow array of `rows` values."""
     if column is None:
         return _nulls(kind, rows) if rows <= CACHED_ROWS_MAX else pa.nulls(rows, TYPES[kind])
-    if column.encoding == Encoding.PLAIN:
+    if column.encoding == _PLAIN:
         return _plain(column, kind, rows)
-    if column.encoding == Encoding.SEQUENCE:
+    if column.encoding == _SEQUENCE:
         start, step = SEQUENCE.unpack(column.buffers[0])
         if step == 1:
             return _numbers(kind, np.arange(start, start + rows, dtype=_WIDTHS[kind]))

@@ -90,7 +90,7 @@ Values = Any
 Encoded = tuple[int, int, list[bytes]]
 
 # Plain numbers for the hot path: looking a member up in an Enum costs more than packing it.
-_PLAIN, _CONSTANT, _SEQUENCE = (int(e) for e in (Encoding.PLAIN, Encoding.CONSTANT, Encoding.SEQUENCE))
+_PLAIN, _CONSTANT, _SEQUENCE, _SHARED = (int(encoding) for encoding in Encoding)
 
 
 _ONE: Final = {kind: struct.Struct(f"<{form}").pack for kind, (form, _) in FIXED.items()}
@@ -273,25 +273,33 @@ def _cut(offsets: memoryview, data: memoryview, rows: int, *, text: bool) -> lis
     return [whole[a:b] for a, b in pairwise(places)]
 
 
+_PLACES: Final = tuple(struct.Struct("<" + "II" * buffers).unpack_from for buffers in range(7))
+
+
 def parse(
     table: memoryview, section: memoryview, columns: int, rows: int
 ) -> tuple[dict[int, Column], dict[int, int]]:
     """The columns of a section by number, and the shared ones as (number, index of the section they are in)."""
     found: dict[int, Column] = {}
     shared: dict[int, int] = {}
+    end = len(section)
+    unpack, step = ENTRY.unpack_from, ENTRY.size
     at = 0
     for _ in range(columns):
-        number, kind, encoding, buffers, extra = ENTRY.unpack_from(table, at)
-        at += ENTRY.size
+        number, kind, encoding, buffers, extra = unpack(table, at)
+        at += step
+        if buffers >= len(_PLACES):
+            raise CorruptJournal("a column has more buffers than any type needs")
+        places = _PLACES[buffers](table, at)
+        at += PLACE.size * buffers
         views = []
-        for _ in range(buffers):
-            place, size = PLACE.unpack_from(table, at)
-            at += PLACE.size
-            if place + size > len(section):
+        for i in range(0, 2 * buffers, 2):
+            stop = places[i] + places[i + 1]
+            if stop > end:
                 raise CorruptJournal("a column reaches past its section")
-            views.append(section[place : place + size])
-        if encoding == Encoding.SHARED:
+            views.append(section[places[i] : stop])
+        if encoding == _SHARED:
             shared[number] = extra
-        elif kind in BUFFERS and encoding <= Encoding.SHARED:
+        elif kind in BUFFERS and encoding < _SHARED:
             found[number] = Column(kind, encoding, extra, rows, views)
     return found, shared
