@@ -22,7 +22,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Final
+from typing import Final, TypeVar
 
 from penstock import limits
 from penstock.errors import JournalFailed, PenstockError
@@ -66,6 +66,8 @@ def again(error: PenstockError) -> PenstockError:
 Lock = AbstractContextManager[object]
 
 NOBODY: Final = 0
+
+Answer = TypeVar("Answer")
 Write = Callable[[list[Ticket]], BaseException | None]
 
 
@@ -196,7 +198,7 @@ class GroupCommit:
                 if self.failure is not None:
                     raise self.failure
                 interrupted = self._write(self._in_hand) or interrupted
-                self._complete(self._in_hand, None)
+                interrupted = finishing(self._complete, self._in_hand, None)[1] or interrupted
                 self._idle()
             except BaseException as error:
                 self.fail(error, [taken for taken in self._in_hand if not taken.done])
@@ -218,6 +220,10 @@ class GroupCommit:
 
     def _take(self) -> None:
         """With the lock held: take in hand everything that waits, as far as one frame holds."""
+        if (
+            self._in_hand and not self._in_hand[-1].done
+        ):  # a signal's exception tore an earlier leader out of this very function
+            self._pending.extendleft(taken for taken in reversed(self._in_hand) if not taken.done)
         size = 0
         rows = 0
         sections = 0
@@ -256,10 +262,11 @@ class GroupCommit:
         loops: dict[asyncio.AbstractEventLoop, list[Ticket]] = {}
         with self._lock:
             for ticket in batch:
+                if not ticket.done:
+                    self.pending_bytes -= ticket.bytes
                 if error is not None:
                     ticket.error = error
                 ticket.done = True
-                self.pending_bytes -= ticket.bytes
                 if ticket._gate is not None and ticket._gate.locked():
                     ticket._gate.release()
                 if ticket._future is not None:
@@ -327,6 +334,18 @@ class GroupCommit:
         if self._worker is not None:
             self._work.release()
             self._worker.join()
+
+
+def finishing(step: Callable[..., Answer], *arguments: object) -> tuple[Answer, BaseException | None]:
+    """Do a step that can be done again, to its end, whatever a signal handler raises meanwhile; its answer, and what was raised."""
+    interrupted: BaseException | None = None
+    while True:
+        try:
+            return step(*arguments), interrupted
+        except Exception:
+            raise
+        except BaseException as error:
+            interrupted = error
 
 
 def _resolve(tickets: list[Ticket]) -> None:

@@ -54,7 +54,7 @@ from penstock.journal import frame as frames
 from penstock.journal import reading
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.commit import GroupCommit, Ticket, again
+from penstock.journal.commit import GroupCommit, Ticket, again, finishing
 from penstock.journal.damage import Damage, known_messages
 from penstock.journal.directory import Directory, Ownership
 from penstock.journal.files import NO_ROOM, NO_SPACE, Files, at_fork, require_little_endian
@@ -213,7 +213,7 @@ class Journal:
             rows.prepare(alone=False)
         merged = merge(losses)
         for start in range(0, max(len(merged), 1), LOSSES_AT_ONCE):
-            self._commit_frame(frames.body(merged[start : start + LOSSES_AT_ONCE]))
+            self._commit_frame(merged[start : start + LOSSES_AT_ONCE])
         # Of what is queued; the state's are of what is written.
         self._next_offsets = dict(self.state.next_offsets)
         self._sync()
@@ -338,13 +338,13 @@ class Journal:
         rows = batch[0].rows if len(batch) == 1 else [r for ticket in batch for r in ticket.rows]
         interrupted: BaseException | None = None
         if rows:
-            interrupted = self._commit_frame(frames.body(merge(rows) if len(rows) > 1 else rows))
+            interrupted = self._commit_frame(rows)
         sync = False
         for ticket in batch:
             ticket.sequence = self._sequence
             sync = sync or ticket.sync
         if sync:
-            interrupted = _finishing(self._sync) or interrupted
+            interrupted = finishing(self._sync)[1] or interrupted
         elif self.durability == "interval":
             self._dirty.set()
         for ticket in batch:
@@ -352,13 +352,13 @@ class Journal:
                 ticket.at_rest()
         return interrupted
 
-    def _commit_frame(self, content: Body) -> BaseException | None:
+    def _commit_frame(self, rows: Sequence[Rows]) -> BaseException | None:
         """Write a frame, then take in what it says. The only place where a sequence number is given."""
         active = self._held.active
         sequence = self._sequence + 1
         self._time_us = time_us = max(self._clock.now_us(), self._time_us)
-        data = active.encoded(content, sequence=sequence, time_us=time_us, epoch=self._epoch)
-        interrupted = _finishing(active.write, data)
+        (content, data), early = finishing(self._frame, rows, sequence, time_us)
+        _, late = finishing(active.write, data)
         with self._lock:
             head = frames.Header(
                 0, len(content.spans), active.label.generation, sequence, active.end, time_us, self._epoch,
@@ -368,7 +368,13 @@ class Journal:
             self._held.info.end = active.end
             self._sequence = sequence
             self.state.apply(content.spans, content.sections)
-        return interrupted
+        return late or early
+
+    def _frame(self, rows: Sequence[Rows], sequence: int, time_us: int) -> tuple[Body, list[bytes]]:
+        """The commit's sections, and its bytes for the place behind the last frame. It changes nothing."""
+        content = frames.body(merge(rows) if len(rows) > 1 else rows)
+        data = self._held.active.encoded(content, sequence=sequence, time_us=time_us, epoch=self._epoch)
+        return content, data
 
     # --- syncing ---
 
@@ -731,19 +737,6 @@ def _orphan_all() -> None:
 
 
 at_fork(_orphan_all)
-
-
-def _finishing(step: Callable[..., None], *arguments: object) -> BaseException | None:
-    """Do a step that can be done again, to its end, whatever a signal handler raises meanwhile; what it raised."""
-    interrupted: BaseException | None = None
-    while True:
-        try:
-            step(*arguments)
-            return interrupted
-        except Exception:
-            raise
-        except BaseException as error:
-            interrupted = error
 
 
 @contextmanager
