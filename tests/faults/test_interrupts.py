@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import threading
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import JournalFailed
@@ -49,10 +50,8 @@ def test_a_storm_of_interrupts_leaves_nobody_waiting_and_loses_nothing(tmp_path:
     previous = signal.signal(signal.SIGUSR1, _raise)
     try:
         for _ in range(30):
-            try:
+            with suppress(Interrupt, JournalFailed):
                 _publish_until_interrupted(journal, acknowledged)
-            except (Interrupt, JournalFailed):
-                pass
             if journal.stats().failure is not None:
                 journal.close()
                 journal = Journal(tmp_path, durability="os", segment_bytes=1 << 16)
