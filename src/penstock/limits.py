@@ -94,7 +94,7 @@ READ_CHUNK_BYTES: Final = 128 << 10
 SCAN_CHUNK_BYTES: Final = 1 << 20
 
 # Room is taken in such steps, so that a small journal stays small.
-ALLOCATE_STEP_BYTES: Final = 1 << 20
+ALLOCATE_STEP_BYTES: Final = 512 << 10
 
 # Room that new messages may not take: thousands of acknowledgements on a full disk.
 RESERVE_BYTES: Final = 1 << 20

@@ -74,6 +74,9 @@ FIXED: Final[dict[int, tuple[Literal["h", "i", "q"], int]]] = {
     Type.I64: ("q", 8),
 }
 
+#: The numbers of a fixed-width type: from minus this up to, not including, this.
+BOUNDS: Final[dict[int, int]] = {kind: 1 << (8 * width - 1) for kind, (_, width) in FIXED.items()}
+
 #: Buffers of a plain column without nulls.
 BUFFERS: Final[dict[int, int]] = {
     Type.I16: 1,
@@ -120,8 +123,8 @@ def encode(kind: Type, values: Values, rows: int) -> Encoded:
 
 
 def _sequence(kind: Type, values: range) -> bytes:
-    bound = 1 << (8 * FIXED[kind][1] - 1) if kind in FIXED else 0
-    if not all(-bound <= end < bound for end in (values[0], values[-1])):
+    bound = BOUNDS.get(kind, 0)
+    if not (-bound <= values[0] < bound and -bound <= values[-1] < bound):
         raise InvalidArgument(f"{values} does not fit a column of type {kind.name}")
     return SEQUENCE.pack(values.start, values.step)
 

@@ -34,7 +34,9 @@ class Ticket:
 
     # One is made for every commit of every caller: what most never use is only on the class.
     _gate: threading.Lock | None = None
-    _future: asyncio.Future[int] | None = None
+    _futures: list[asyncio.Future[int]] | None = None
+    _loop: asyncio.AbstractEventLoop | None = None
+    _joined_by: asyncio.AbstractEventLoop | None = None  # whose single rows may be added while it waits
     _lead = False
     _waiters = 0
     at_rest: Callable[[], None] | None = None
@@ -42,7 +44,7 @@ class Ticket:
     error: PenstockError | None = None
     sequence = 0
 
-    def __init__(self, group: GroupCommit, rows: Sequence[Rows], size: int, *, sync: bool) -> None:
+    def __init__(self, group: GroupCommit, rows: list[Rows], size: int, *, sync: bool) -> None:
         self._group = group
         self.rows = rows
         self.bytes = size
@@ -55,6 +57,15 @@ class Ticket:
             raise again(self.error)
         return self.sequence
 
+    def promise(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
+        """A future of `loop` for its outcome. The caller holds the lock, and queued it just now."""
+        future: asyncio.Future[int] = asyncio.Future(loop=loop)
+        if self._futures is None:
+            self._futures, self._loop = [], loop
+            self._group.call(loop)
+        self._futures.append(future)
+        return future
+
 
 def again(error: PenstockError) -> PenstockError:
     """The same error to be raised once more: an error that is shared would collect everybody's tracebacks."""
@@ -66,6 +77,10 @@ def again(error: PenstockError) -> PenstockError:
 Lock = AbstractContextManager[object]
 
 NOBODY: Final = 0
+
+#: How many single rows of one loop share a ticket: far fewer than a frame holds.
+JOINED_ROWS_MAX: Final = 4096
+JOINED_BYTES_MAX: Final = 1 << 20
 
 Answer = TypeVar("Answer")
 Write = Callable[[list[Ticket]], BaseException | None]
@@ -97,7 +112,12 @@ class GroupCommit:
     # --- queueing (the caller holds the lock) ---
 
     def queue(
-        self, rows: Sequence[Rows], size: int, *, sync: bool, at_rest: Callable[[], None] | None = None
+        self,
+        rows: list[Rows],
+        size: int,
+        *,
+        sync: bool,
+        at_rest: Callable[[], None] | None = None,
     ) -> Ticket:
         """A ticket for rows that were prepared, and take `size` bytes at the most. Somebody must then wait for it.
 
@@ -112,15 +132,33 @@ class GroupCommit:
         self.pending_bytes += size
         return ticket
 
-    def promise(self, ticket: Ticket, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
-        """A future of `loop` for a ticket that was just queued."""
-        future = ticket._future = loop.create_future()
+    def join(self, row: Rows, size: int, loop: asyncio.AbstractEventLoop, *, sync: bool) -> Ticket:
+        """The ticket of a single row from `loop`: that of the rows before it, if they came from there too and still wait."""
+        last = self._pending[-1] if self._pending else None
+        if (
+            last is None
+            or last._joined_by is not loop
+            or len(last.rows) >= JOINED_ROWS_MAX
+            or last.bytes + size > JOINED_BYTES_MAX
+        ):
+            last = self.queue([row], size, sync=sync)
+            last._joined_by = loop
+            return last
+        last.rows.append(row)
+        last.bytes += size
+        last.sync = last.sync or sync
+        self.pending_bytes += size
+        return last
+
+    def call(self, loop: asyncio.AbstractEventLoop) -> None:
+        """Have the worker lead from the end of the loop's turn on.
+
+        Then everybody who publishes in that turn is in the same commit, and the worker does not fight with the loop for the
+        interpreter while they queue.
+        """
         if not self._leading and self._called is not loop:
-            # At the end of the loop's turn: then everybody who publishes in it is in the same commit, and the worker does not
-            # fight with the loop for the interpreter while they queue.
             self._called = loop
             loop.call_soon(self._have_worker_lead)
-        return future
 
     def _have_worker_lead(self) -> None:
         with self._lock:
@@ -269,8 +307,8 @@ class GroupCommit:
                 ticket.done = True
                 if ticket._gate is not None and ticket._gate.locked():
                     ticket._gate.release()
-                if ticket._future is not None:
-                    loops.setdefault(ticket._future.get_loop(), []).append(ticket)
+                if ticket._loop is not None:
+                    loops.setdefault(ticket._loop, []).append(ticket)
         for loop, tickets in loops.items():
             try:
                 loop.call_soon_threadsafe(_resolve, tickets)
@@ -286,7 +324,7 @@ class GroupCommit:
                 self._leader = NOBODY
                 ticket._gate.release()
                 return
-        if any(ticket._future is not None for ticket in self._pending):
+        if self._pending and any(ticket._loop is not None for ticket in self._pending):
             self._take()
             self._wake_worker()
             return
@@ -350,10 +388,11 @@ def finishing(step: Callable[..., Answer], *arguments: object) -> tuple[Answer, 
 
 def _resolve(tickets: list[Ticket]) -> None:
     for ticket in tickets:
-        future = ticket._future
-        if future is None or future.done():
-            continue
-        if ticket.error is not None:
-            future.set_exception(again(ticket.error))
-        else:
-            future.set_result(ticket.sequence)
+        error, sequence = ticket.error, ticket.sequence
+        for future in ticket._futures or ():
+            if future.done():  # its caller gave up
+                continue
+            if error is not None:
+                future.set_exception(again(error))
+            else:
+                future.set_result(sequence)

@@ -129,14 +129,15 @@ def body(batch: Sequence[Rows]) -> Body:
     parts: list[bytes] = []
     spans: list[Span] = []
     places: dict[int, int] = {}
-    messages = 0
+    messages = size = 0
     for index, rows in enumerate(batch):
         places[id(rows)] = index
-        parts += rows.encoded(places[id(rows.share)] if rows.share is not None else None)
+        encoded, length = rows.encoded(places[id(rows.share)] if rows.share is not None else None)
+        parts += encoded
+        size += length
         spans.append(rows.span())
         if rows.kind is MESSAGES:
             messages += rows.count
-    size = sum(map(len, parts))
     if size > limits.FRAME_BYTES_MAX:
         raise BatchTooLarge(
             f"a commit of {size} bytes is over the bound of {limits.FRAME_BYTES_MAX}: make it several"

@@ -253,7 +253,7 @@ class Journal:
         """Append, and get a future of the running loop; the writing is done by a thread."""
         loop = asyncio.get_running_loop()
         with self._lock:
-            return self._group.promise(self._queue(rows, sync=sync), loop)
+            return self._queue(rows, sync=sync, loop=loop).promise(loop)
 
     def sync(self) -> int:
         """Have everything that was committed so far on the disk; the last sequence number that is."""
@@ -262,7 +262,9 @@ class Journal:
         ticket.wait()
         return self._durable.sequence
 
-    def _queue(self, rows: Sequence[Rows], *, sync: bool) -> Ticket:
+    def _queue(
+        self, rows: Sequence[Rows], *, sync: bool, loop: asyncio.AbstractEventLoop | None = None
+    ) -> Ticket:
         if self._group.failure is not None:
             raise again(self._group.failure)
         if not isinstance(rows, list | tuple) or not rows:
@@ -283,15 +285,18 @@ class Journal:
         self._next_offsets.update(offsets)
         for r in rows:
             r.spent = True
-        return self._group.queue(rows, size, sync=sync and self.durability == "commit")
+        sync = sync and self.durability == "commit"
+        if loop is not None and len(rows) == 1 and rows[0].count == 1:
+            return self._group.join(rows[0], size, loop, sync=sync)
+        return self._group.queue(list(rows), size, sync=sync)
 
     def _prepare(self, rows: Sequence[Rows]) -> dict[int, int]:
         """Give messages their offsets and check every value; the next offset of each log, not yet taken."""
         ahead: dict[int, int] = {}
-        shared = (
-            {id(r.share) for r in rows if type(r) is Rows and r.share is not None} if len(rows) > 1 else ()
-        )
         seen: set[int] = set()
+        shared: set[int] = set()
+        if len(rows) > 1:
+            shared = {id(r.share) for r in rows if type(r) is Rows and r.share is not None}
         for r in rows:
             if type(r) is not Rows or r.spent:
                 raise InvalidArgument(
@@ -391,6 +396,8 @@ class Journal:
                     raise again(self._group.failure)
             if position.sequence > self._durable.sequence:
                 try:
+                    if self.durability == "commit":
+                        active.prefill()
                     active.sync()
                     self._advance_mark(position)
                 except OSError as error:

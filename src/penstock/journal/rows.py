@@ -71,6 +71,8 @@ class Kind:
         self.place = place
         self.time = time
         self.fields = {column: Field(i, kind) for i, (column, kind) in enumerate(columns.items(), 1)}
+        self.bounds = {column: layout.BOUNDS.get(kind, 0) for column, kind in columns.items()}
+        self.blobs = frozenset(column for column, kind in columns.items() if kind is Type.BINARY)
 
     def __repr__(self) -> str:
         return f"Kind({self.name})"
@@ -199,8 +201,7 @@ class Rows:
         if self.count == 1 and self.share is None and not alone:
             self.bytes = _single_bytes(self)
         else:
-            self._encoded = _encode(self, None)
-            self.bytes = sum(map(len, self._encoded))
+            self._encoded, self.bytes = _encode(self, None)
 
     def _require_message(self) -> None:
         """A message without an id, a time or a payload cannot be told from a mistake."""
@@ -224,17 +225,17 @@ class Rows:
                     f"a cleaned range goes from an offset to a later one, not from {first} to {last}"
                 )
 
-    def encoded(self, shared_index: int | None) -> list[bytes]:
-        """The section's bytes, in parts. What a batch was when it was appended counts, whatever became of its lists since."""
+    def encoded(self, shared_index: int | None) -> tuple[list[bytes], int]:
+        """The section in parts, and its length. A batch is what it was when it was appended, whatever became of its lists."""
         if self._encoded is None:
             return _encode(self, shared_index)
         if self.share is None:
-            return self._encoded
+            return self._encoded, self.bytes
         parts = self._encoded.copy()
         field = self.kind.fields["payload"]
         entry = sum(1 for values in self.columns.values() if not layout.all_null(values)) + 1
         parts[entry] = _TABLE[0](field.number, field.type, SHARED, 0, shared_index or 0)
-        return parts
+        return parts, self.bytes
 
     def span(self) -> Span:
         """The bounds that go into the section's header. Columns must not change any more."""
@@ -294,43 +295,45 @@ def messages(
     return Rows(MESSAGES, log, count, given, share)
 
 
+#: More than a single value can take beside its own bytes: in the table, in offsets and bitmaps, in padding.
+_NUMBER_OVERHEAD: Final = 32
+_BLOB_OVERHEAD: Final = 64
 _TEXT_OVERHEAD: Final = 24
-_LIMITS: Final = {Type.I16: 1 << 15, Type.I32: 1 << 31, Type.I64: 1 << 63}
 
 
 def _single_bytes(rows: Rows) -> int:
     """Check the values of one row without encoding them; more bytes than they can take, alone or merged."""
-    total = HEADER.size
-    fields = rows.kind.fields
-    for name, given in rows.columns.items():
-        value = _only(rows, name, given) if type(given) is list or type(given) is range else given
-        kind = fields[name].type
-        if type(value) is int and kind in _LIMITS:
-            if not -_LIMITS[kind] <= value < _LIMITS[kind]:
-                raise InvalidArgument(f"{value} does not fit column {name!r}, of type {kind.name}")
-            total += 32
-        elif kind is _BINARY and isinstance(value, bytes | bytearray | memoryview):
-            if type(value) is not bytes:  # it may change before it is written
-                value = rows.columns[name] = bytes(value)
-            total += 64 + len(value)
+    total = HEADER_BYTES
+    bounds, blobs = rows.kind.bounds, rows.kind.blobs
+    for name, value in rows.columns.items():
+        if type(value) is int and -bounds[name] <= value < bounds[name]:
+            total += _NUMBER_OVERHEAD
+        elif type(value) is bytes and name in blobs:
+            total += _BLOB_OVERHEAD + len(value)
         elif value is not None:
-            if type(value) is dict:  # it may change before it is written
-                value = rows.columns[name] = dict(value)
-            total += 8 + sum(_TEXT_OVERHEAD + len(part) for part in _text(name, kind, value))
+            total += _uncommon_bytes(rows, name, value)
     return total
 
 
-def _text(name: str, kind: Type, value: object) -> list[bytes]:
+def _uncommon_bytes(rows: Rows, name: str, value: Any) -> int:
+    """The same for one value, of whatever type: most are numbers and bytes, and never come here."""
+    if type(value) is list or type(value) is range:
+        if len(value) != 1:
+            raise InvalidArgument(f"a column has {len(value)} values where its section has 1 row")
+        value = rows.columns[name] = value[0]
+    kind = rows.kind.fields[name].type
+    if value is None:
+        return 0
+    if type(value) is int and -rows.kind.bounds[name] <= value < rows.kind.bounds[name]:
+        return _NUMBER_OVERHEAD
+    if kind is Type.BINARY and isinstance(value, bytes | bytearray | memoryview):
+        value = rows.columns[name] = bytes(value)  # it may change before it is written
+        return _BLOB_OVERHEAD + len(value)
     if kind is not Type.UTF8 and kind is not Type.MAP:
-        raise InvalidArgument(f"column {name!r}, of type {kind.name}, does not take {value!r}")
-    return layout.encode(kind, value, 1)[2]
-
-
-def _only(rows: Rows, name: str, values: Sequence[Any]) -> Any:
-    if len(values) != 1:
-        raise InvalidArgument(f"a column has {len(values)} values where its section has 1 row")
-    rows.columns[name] = values[0]
-    return values[0]
+        raise InvalidArgument(f"{value!r} does not fit column {name!r}, of type {kind.name}")
+    if type(value) is dict:
+        value = rows.columns[name] = dict(value)  # it may change before it is written
+    return 8 + sum(_TEXT_OVERHEAD + len(part) for part in layout.encode(kind, value, 1)[2])
 
 
 def merge(batch: Sequence[Rows]) -> list[Rows]:
@@ -370,8 +373,12 @@ _PADDING: Final = tuple(bytes(n) for n in range(8))
 _TABLE: Final = tuple(struct.Struct("<BBBBI" + "II" * buffers).pack for buffers in range(7))
 
 
-def _encode(rows: Rows, shared_index: int | None) -> list[bytes]:
-    """The section in parts: header, table, buffers. Every commit passes here, so it is one plain function."""
+#: A buffer from this length on stays a part of its own; what is smaller is cheaper to copy than to pass around.
+_LARGE_BYTES: Final = 16 << 10
+
+
+def _encode(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
+    """The section in parts (header, table, buffers), and its length. Every commit passes here, so it is one plain function."""
     fields = rows.kind.fields
     count = rows.count
     coded: list[tuple[int, int, int, int, list[bytes]]] = []
@@ -389,19 +396,27 @@ def _encode(rows: Rows, shared_index: int | None) -> list[bytes]:
         place += ENTRY_BYTES
     table: list[bytes] = []
     data: list[bytes] = []
+    large = -1
     for number, code, encoding, extra, parts in coded:
         places: list[int] = []
         for part in parts:
             size = len(part)
             places.append(place)
             places.append(size)
+            if size >= _LARGE_BYTES and large < 0:
+                large = len(data)
             data.append(part)
             padding = -size & 7
             if padding:
                 data.append(_PADDING[padding])
             place += size + padding
         table.append(_TABLE[len(parts)](number, code, encoding, len(parts), extra, *places))
-    return [_header(rows, len(coded), place), *table, *data]
+    head = [_header(rows, len(coded), place), *table]
+    if rows.share is not None:  # the entry of the shared column is put in when it is known
+        return [*head, *data], place
+    if large < 0:
+        return [b"".join([*head, *data])], place
+    return [b"".join([*head, *data[:large]]), *data[large:]], place
 
 
 def _header(rows: Rows, columns: int, size: int) -> bytes:

@@ -1,0 +1,104 @@
+"""The writer of a segment: what it does to the file around the frames. Scanning is tried by the tests of recovery."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+
+import pytest
+
+from penstock import limits
+from penstock.journal import Durability, Journal, JournalReader, messages
+from penstock.journal.cleaner import DeadRange, clean
+from penstock.journal.segment import START
+from tests.unit.journal.watched import Watched, failing, nothing
+
+
+class Zeros:
+    """Notes where blocks of zeros were written."""
+
+    def __init__(self) -> None:
+        self.places: list[tuple[int, int]] = []
+
+    def __call__(self, name: str, arguments: tuple[object, ...]) -> None:
+        if name == "pwrite":
+            _, data, position = arguments
+            assert isinstance(data, bytes | memoryview)
+            assert isinstance(position, int)
+            if not any(data):
+                self.places.append((position, position + len(data)))
+
+
+def publish(journal: Journal, number: int, size: int = 100) -> None:
+    journal.commit([messages(1, [b"%0*d" % (size, number)], ids=number, timestamp=number)])
+
+
+def test_a_new_file_is_prefilled_a_step_ahead(tmp_path: Path) -> None:
+    files, zeros = Watched(), Zeros()
+    with Journal(tmp_path, files=files) as journal:
+        files.before = zeros
+        for number in range(60):
+            publish(journal, number, 20_000)
+            assert not zeros.places or zeros.places[-1][1] > journal.segments()[-1].end
+        files.before = nothing
+        assert 2 <= len(zeros.places) <= 4
+        assert all(stop - start == limits.ALLOCATE_STEP_BYTES for start, stop in zeros.places)
+        assert len(list(JournalReader(tmp_path).frames())) == 61
+
+
+@pytest.mark.parametrize("durability", ["interval", "os"])
+def test_only_where_every_commit_is_synced(tmp_path: Path, durability: Durability) -> None:
+    files, zeros = Watched(), Zeros()
+    files.before = zeros
+    with Journal(tmp_path, files=files, durability=durability) as journal:
+        for number in range(100):
+            publish(journal, number, 20_000)
+    assert zeros.places == []
+
+
+def test_frames_longer_than_a_step_are_not_written_twice(tmp_path: Path) -> None:
+    files, zeros = Watched(), Zeros()
+    with Journal(tmp_path, files=files) as journal:
+        for number in range(3):
+            publish(journal, number, limits.ALLOCATE_STEP_BYTES)
+            files.before = zeros
+    assert zeros.places == []
+
+
+def test_a_recycled_file_is_not_prefilled(tmp_path: Path) -> None:
+    files, zeros = Watched(), Zeros()
+    with Journal(tmp_path, files=files, segment_bytes=64 << 10) as journal:
+        for number in range(10):
+            publish(journal, number, 20_000)
+        for number in range(2):
+            publish(journal, number)
+            journal.snapshot(b"")
+        clean(journal, lambda _log, first, last: [DeadRange(first, last, 0)])
+        assert journal.stats().free_segments
+        journal.rotate()
+        assert journal.segments()[-1].label.recycled
+        room = journal.segments()[-1].end
+        files.before = zeros
+        publish(journal, 1)
+    assert room == START
+    assert zeros.places == []
+
+
+def test_a_disk_that_refuses_zeros_costs_nothing(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        refuse = failing("pwrite", errno.ENOSPC)
+
+        def refuse_zeros(name: str, arguments: tuple[object, ...]) -> None:
+            if name == "pwrite" and isinstance(arguments[1], bytes) and not any(arguments[1]):
+                refuse(name, arguments)
+
+        files.before = refuse_zeros
+        publish(journal, 1)
+        publish(journal, 2)
+        files.before = nothing
+        assert journal.stats().failure is None
+        assert [bytes(p) for batch in journal.read(1) for p in batch.values("payload")] == [
+            b"%0100d" % 1,
+            b"%0100d" % 2,
+        ]
