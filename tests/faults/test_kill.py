@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.journal.journal import DURABILITIES, Durability
+from penstock.journal.tail import DURABILITIES, Durability
 from tests.faults import campaign
 from tests.faults.child import Child
 from tests.faults.faulty_files import UnsyncedFiles

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from penstock.journal.journal import Durability
+from penstock.journal.tail import Durability
 from tests.faults import campaign
 from tests.faults.child import Child
 from tests.faults.disk import Disk

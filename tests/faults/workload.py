@@ -25,8 +25,9 @@ from penstock.journal.cleaner import DeadRange
 from penstock.journal.damage import Damage
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
-from penstock.journal.journal import Durability, Journal
+from penstock.journal.journal import Journal
 from penstock.journal.rows import CLEANED, MESSAGES, METADATA, POSITIONS, SETTLEMENTS, Rows, messages
+from penstock.journal.tail import Durability
 from penstock.journal.view import DirectoryView
 
 SEGMENT_BYTES: Final = 4096

@@ -16,7 +16,7 @@ from typing import Final, TypeVar
 import msgspec
 
 from penstock.journal.files import Files
-from penstock.journal.journal import Durability
+from penstock.journal.tail import Durability
 from tests.faults.faulty_files import UnsyncedFiles
 from tests.faults.workload import Firsts, Workload, opened
 

@@ -21,6 +21,7 @@ Read the modules in this order; each opens with its theory of operation.
 `recovery`     scan, then tell clean from torn from rotten, and mend
 `commit`       group commit: tickets, and the leader who commits for all
 `holdings`     the segments that the owner holds: sealed, written, to be recycled
+`tail`         the end of the journal: writing, syncing, rotation
 `journal`      the owner: it joins all of these
 `cleaner`      drop and rewrite segments whose rows are dead
 `arrow`        sections as Arrow record batches (needs pyarrow)
@@ -29,10 +30,11 @@ Read the modules in this order; each opens with its theory of operation.
 
 from penstock.journal.cleaner import Cleaned, DeadRange, clean
 from penstock.journal.damage import Damage
-from penstock.journal.journal import Durability, Journal, Stats
+from penstock.journal.journal import Journal, Stats
 from penstock.journal.reading import Batch, JournalReader
 from penstock.journal.recovery import Report
 from penstock.journal.rows import Rows, messages
+from penstock.journal.tail import Durability
 
 __all__ = [
     "Batch", "Cleaned", "Damage", "DeadRange", "Durability", "Journal", "JournalReader", "Report", "Rows", "Stats", "clean",

@@ -41,7 +41,7 @@ class Holdings:
     ) -> None:
         self._directory = directory
         self._files = directory.files
-        self._lock = lock
+        self.lock = lock
         self._infos = {info.number: info for info in infos}
         self._free = free
         self._number = number
@@ -60,7 +60,7 @@ class Holdings:
     def draft(self, first_sequence: int, *, epoch: int, now_us: int, room: int) -> Draft:
         """Make the next segment ready, and sync it: on a full disk there is then none, and nothing has happened."""
         label = Label(self._number, self._files.random(), first_sequence, now_us, epoch)
-        with self._lock:  # taken out of the list at once, so that nobody gives its space back meanwhile
+        with self.lock:  # taken out of the list at once, so that nobody gives its space back meanwhile
             recycle = self._free.pop(0) if self._free else None
         try:
             writer = Writer.draft(self._directory, label, recycle=recycle, reserve=limits.RESERVE_BYTES)
@@ -72,7 +72,7 @@ class Holdings:
                 writer.discard(self._directory, recycle=recycle)
                 raise
         except BaseException:
-            with self._lock:
+            with self.lock:
                 self._free += [recycle] if recycle is not None else []
             raise
         return Draft(writer, recycle)
@@ -84,7 +84,7 @@ class Holdings:
     def adopt(self, draft: Draft) -> None:
         """Write on in a draft that was published."""
         writer = draft.writer
-        with self._lock:
+        with self.lock:
             self.active = writer
             self._number = writer.label.number + 1
             self.info = SegmentInfo(writer.label, writer.end, writer.index, None, [])
@@ -98,7 +98,7 @@ class Holdings:
 
     def segments(self) -> list[SegmentInfo]:
         """Oldest first; the last one is being written."""
-        with self._lock:
+        with self.lock:
             return [self._infos[number] for number in sorted(self._infos)]
 
     def get(self, number: int) -> SegmentInfo | None:
@@ -123,7 +123,7 @@ class Holdings:
 
     def drop(self, info: SegmentInfo) -> None:
         """Give a sealed segment's space back, or keep its file to be recycled. What it held must have been recorded."""
-        with self._lock:
+        with self.lock:
             del self._infos[info.number]
             recycle = len(self._free) < limits.RECYCLED_SEGMENTS_MAX and info.end >= self._segment_bytes
         path = self._directory.segment(info.number)
@@ -133,22 +133,22 @@ class Holdings:
             else:
                 self._files.unlink(path)
         except BaseException:
-            with self._lock:
+            with self.lock:
                 self._infos[info.number] = info
             raise
         if self._directory.file(info.number, SUMMARY).exists():
             self._files.unlink(self._directory.file(info.number, SUMMARY))
         self._files.sync_directory(self._directory.path)
         if recycle:
-            with self._lock:
+            with self.lock:
                 self._free.append(info.number)
 
     def replace(self, info: SegmentInfo, rewritten: Writer) -> None:
         """Put a sealed, synced draft in a segment's place."""
         index: SegmentIndex = rewritten.index
         new = SegmentInfo(rewritten.label, rewritten.end, index, info.next_sequence, [])
-        rewritten.rename(self._directory, recycle=None)
-        with self._lock:
-            self._infos[info.number] = new  # before anything else can fail: the old file is gone
+        with self.lock:  # a reader that finds the old file gone looks here, and must find the new one
+            rewritten.rename(self._directory, recycle=None)
+            self._infos[info.number] = new
         self._files.sync_directory(self._directory.path)
         self.write_summary(new)

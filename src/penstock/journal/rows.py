@@ -63,7 +63,14 @@ class Kind:
     """A kind of rows: its stored number, its columns, and which of them bound offsets and times."""
 
     def __init__(
-        self, number: int, name: str, *, place: str | None, time: str, columns: dict[str, Type]
+        self,
+        number: int,
+        name: str,
+        *,
+        place: str | None,
+        time: str,
+        columns: dict[str, Type],
+        required: frozenset[str] = frozenset(),
     ) -> None:
         self.number = number
         self.name = name
@@ -71,6 +78,7 @@ class Kind:
         self.place = place
         self.time = time
         self.fields = {column: Field(i, kind) for i, (column, kind) in enumerate(columns.items(), 1)}
+        self.required = required  # columns without which a row cannot be told from a mistake
         self.bounds = {column: layout.BOUNDS.get(kind, 0) for column, kind in columns.items()}
         self.blobs = frozenset(column for column, kind in columns.items() if kind is Type.BINARY)
 
@@ -83,7 +91,7 @@ _I16, _I32, _I64, _UTF8, _BINARY, _MAP = Type.I16, Type.I32, Type.I64, Type.UTF8
 MESSAGES: Final = Kind(1, "messages", place="offset", time="timestamp", columns={
     "offset": _I64, "id": _I64, "timestamp": _I64, "priority": _I16, "deliver_at": _I64, "expires_at": _I64,
     "target_group": _UTF8, "key": _UTF8, "dedup_id": _UTF8, "headers": _MAP, "properties": _BINARY, "payload": _BINARY,
-})  # fmt: skip
+}, required=frozenset({"id", "timestamp", "payload"}))  # fmt: skip
 LEASES: Final = Kind(2, "leases", place="offset", time="time", columns={
     "group": _UTF8, "offset": _I64, "attempt": _I32, "consumer": _UTF8, "time": _I64,
 })  # fmt: skip
@@ -178,7 +186,7 @@ class Rows:
             self._placed = True
             self._span = self._encoded = None
             return expected + self.count
-        _check_rising(columns["offset"])
+        _check_rising(columns["offset"], self.count)
         span = self.span()
         if span.first < expected:
             raise InvalidArgument(
@@ -204,14 +212,13 @@ class Rows:
             self._encoded, self.bytes = _encode(self, None)
 
     def _require_message(self) -> None:
-        """A message without an id, a time or a payload cannot be told from a mistake."""
         columns = self.columns
-        for name in ("id", "timestamp"):
-            given = columns.get(name)
-            if given is None or (type(given) is list and None in given):
-                raise InvalidArgument(f"every message needs a value in column {name!r}")
+        if columns.get("id") is None or columns.get("timestamp") is None:
+            raise _missing("id" if columns.get("id") is None else "timestamp")
         if columns.get("payload") is None and self.share is None:
-            raise InvalidArgument("every message needs a payload; it may be empty (b'')")
+            raise _missing("payload")
+        if self.count > 1 and type(columns["id"]) is int:
+            raise InvalidArgument(f"{self.count} messages cannot all have the id {columns['id']}")
 
     def _require_ranges(self) -> None:
         """A range that cannot be would stop every later opening."""
@@ -259,8 +266,12 @@ class Rows:
             raise InvalidArgument(f"column {column!r} takes whole numbers: {error}") from error
 
 
-def _check_rising(offsets: Values) -> None:
-    rising = offsets.step > 0 if type(offsets) is range else True
+def _missing(name: str) -> InvalidArgument:
+    return InvalidArgument(f"every message needs a value in column {name!r}; a payload may be empty (b'')")
+
+
+def _check_rising(offsets: Values, count: int) -> None:
+    rising = offsets.step > 0 if type(offsets) is range else count == 1 or type(offsets) is list
     if type(offsets) is list:
         rising = all(type(offset) is int for offset in offsets) and all(a < b for a, b in pairwise(offsets))
     if not rising:
@@ -323,6 +334,8 @@ def _uncommon_bytes(rows: Rows, name: str, value: Any) -> int:
         value = rows.columns[name] = value[0]
     kind = rows.kind.fields[name].type
     if value is None:
+        if name in rows.kind.required:
+            raise _missing(name)
         return 0
     if type(value) is int and -rows.kind.bounds[name] <= value < rows.kind.bounds[name]:
         return _NUMBER_OVERHEAD
@@ -385,9 +398,13 @@ def _encode(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
     place = HEADER_BYTES
     for name, values in rows.columns.items():
         if values is None or (type(values) is list and layout.all_null(values)):
+            if name in rows.kind.required and not (name == "payload" and rows.share):
+                raise _missing(name)
             continue
         number, kind = fields[name]
         encoding, nulls, parts = layout.encode(kind, values, count)
+        if nulls and name in rows.kind.required:
+            raise _missing(name)
         coded.append((number, kind, encoding, nulls, parts))
         place += ENTRY_BYTES + PLACE_BYTES * len(parts)
     if rows.share is not None:

@@ -26,8 +26,10 @@ from penstock.errors import (
     JournalFailed,
     MaintenanceFailed,
 )
-from penstock.journal.journal import Durability, Journal
-from penstock.journal.rows import LEASES, SETTLEMENTS, Rows, messages
+from penstock.journal.journal import Journal
+from penstock.journal.reading import JournalReader
+from penstock.journal.rows import LEASES, METADATA, SETTLEMENTS, Rows, messages
+from penstock.journal.tail import Durability
 from tests.unit.journal.specimen import batch, content
 from tests.unit.journal.watched import Before, Watched, failing, nothing
 
@@ -192,12 +194,64 @@ def test_rows_that_need_not_be_synced_wait_for_no_sync(tmp_path: Path) -> None:
         assert journal.durable_sequence < journal.stats().sequence
 
 
-def test_what_is_not_synced_is_not_read(tmp_path: Path) -> None:
+def test_the_owner_reads_what_it_acknowledged_and_others_only_what_is_synced(tmp_path: Path) -> None:
     with Journal(tmp_path, durability="os") as journal:
         journal.commit([one(1, b"x")])
+        assert payloads(journal) == [b"x"]
+        assert list(JournalReader(tmp_path).read(1)) == []
+        journal.sync()
+        assert len(list(JournalReader(tmp_path).read(1))) == 1
+
+
+def test_what_is_not_yet_acknowledged_is_not_read(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        journal.commit([one(1, b"x")], sync=False)
         assert payloads(journal) == []
         journal.sync()
         assert payloads(journal) == [b"x"]
+
+
+def test_deleting_still_works_on_a_full_disk(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        files.before = failing("posix_fallocate", errno.ENOSPC)
+        with pytest.raises(DiskFull):
+            fill_up(journal)
+        journal.commit([Rows(METADATA, 1, 1, {"action": 3, "name": "gone", "time": 1})])
+
+
+def test_a_snapshot_older_than_the_newest_is_refused(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        early = journal.commit([one(1, b"x")])
+        journal.commit([one(1, b"y")])
+        journal.snapshot(b"new")
+        with pytest.raises(InvalidArgument, match="older"):
+            journal.snapshot(b"old", early)
+        assert len(journal.stats().snapshots) == 1
+
+
+def test_a_forked_child_is_refused_whatever_its_parent_was_waiting_for(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        held = files.before = Held()
+        leader = threading.Thread(target=lambda: journal.commit([one(1, b"leader")]))
+        leader.start()
+        held.inside.wait()
+        ticket = journal.append([one(1, b"queued")])
+        child = os.fork()
+        if child == 0:
+            signal.alarm(20)
+            try:
+                ticket.wait()
+            except ForkedProcess:
+                journal.stats()
+                os._exit(7)
+            os._exit(1)
+        held.go_on.set()
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        leader.join()
+        ticket.wait()
+        assert payloads(journal) == [b"leader", b"queued"]
 
 
 # --- what is refused, and changes nothing ---
@@ -210,6 +264,11 @@ def test_what_is_not_synced_is_not_read(tmp_path: Path) -> None:
         [one(1, b"ok"), messages(1, [b"x"], ids="no", timestamp=0)],  # type: ignore[arg-type]
         [one(1, b"ok"), messages(1, [b"x", "no"], ids=range(2), timestamp=0)],  # type: ignore[list-item]
         [messages(1, [b"x", b"y"], ids=range(3), timestamp=0)],
+        [messages(1, [b"x", b"y"], ids=7, timestamp=0)],
+        [messages(1, [b"x", None], ids=range(2), timestamp=0)],  # type: ignore[list-item]
+        [messages(1, [b"x", b"y"], ids=[1, None], timestamp=0)],  # type: ignore[list-item]
+        [messages(1, [b"x"], ids=[None], timestamp=0)],  # type: ignore[list-item]
+        [messages(1, [b"x", b"y"], ids=range(2), timestamp=0, offset=5)],
         [one(1, b"ok"), messages(1, [b"x"], ids=1, timestamp=0, offset=0)],
         [messages(2, one(1, b"not in this append"), ids=1, timestamp=0)],
         [one(1, b"ok")] * 2,
@@ -506,7 +565,7 @@ def test_several_threads_may_wait_for_one_ticket(tmp_path: Path) -> None:
         waiting = [threading.Thread(target=ticket.wait) for _ in range(4)]
         for thread in waiting:
             thread.start()
-        while ticket._waiters < 4:
+        while ticket._gate is None:
             pass
         held.go_on.set()
         for thread in (leader, *waiting):

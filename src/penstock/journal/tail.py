@@ -1,0 +1,328 @@
+"""The end of a journal, where it grows: frames are written there, synced, and segments follow one another.
+
+Theory of operation
+-------------------
+The leader of a group commit (see `commit`) is the only one who writes here. It writes one frame for everything that waits, syncs it as the
+durability says, and moves the mark. When a segment has grown past its length, the leader rotates after the commit, so no caller waits
+for it: the next file is made ready, the old one is sealed and synced, the next one gets its name, the old one its summary.
+
+Room is taken before rows are queued, never while they are written. New messages leave a reserve, which leases may use half of and
+settlements nearly all: on a full disk publishing is refused with `DiskFull`, with nothing changed, and acknowledging goes on.
+
+An error on writing or syncing is sticky: nothing is acknowledged any more, and nothing syncs that file again.
+
+Locks: `lock` guards everything in memory and is held briefly; `_sync_lock` is held while the active file is synced or exchanged. They are
+taken in that order: sync, lock.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import Final, Literal
+
+from penstock import limits
+from penstock.clock import Clock
+from penstock.errors import DiskFull, JournalFailed, PenstockError
+from penstock.journal import frame as frames
+from penstock.journal.commit import GroupCommit, Ticket, finishing, fresh_copy
+from penstock.journal.directory import Directory
+from penstock.journal.files import NO_ROOM
+from penstock.journal.frame import Body
+from penstock.journal.holdings import Draft, Holdings
+from penstock.journal.mark import Mark, MarkFile
+from penstock.journal.recovery import Recovery
+from penstock.journal.rows import CLEANED, LEASES, METADATA, POSITIONS, SETTLEMENTS, Kind, Rows, merge
+from penstock.journal.segment import Writer
+from penstock.journal.state import State
+from penstock.journal.view import SegmentInfo
+
+Durability = Literal["commit", "interval", "os"]
+DURABILITIES: Final = ("commit", "interval", "os")
+
+#: How much of the reserve rows of a kind must leave on a full disk; what is not named here is treated like new messages.
+FLOORS: Final[dict[Kind, int]] = {
+    SETTLEMENTS: limits.RESERVE_LAST_BYTES,
+    CLEANED: limits.RESERVE_LAST_BYTES,
+    LEASES: limits.RESERVE_BYTES // 2,
+    POSITIONS: limits.RESERVE_BYTES // 2,
+    METADATA: limits.RESERVE_BYTES // 2,  # deleting and purging make room
+}
+
+#: Sections in one frame when opening accounts for damage: far below what a frame holds.
+LOSSES_AT_ONCE: Final = 10_000
+
+
+class Tail:
+    """Where the journal is written. `group` has the tickets; `held` the segments; `state` what was said by what is written."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        lock: AbstractContextManager[object],
+        clock: Clock,
+        *,
+        durability: Durability,
+        interval_s: float,
+        segment_bytes: int,
+    ) -> None:
+        self.directory = directory
+        self.durability = durability
+        self.segment_bytes = segment_bytes
+        self.lock = lock
+        self.group = GroupCommit(lock, self._write, self._sync_commit, self._after_commit)
+        self._clock = clock
+        self._interval_s = interval_s
+        self._sync_lock = threading.Lock()
+        self._dirty = threading.Event()
+        self._stopped = threading.Event()
+        self._syncer: threading.Thread | None = None
+        self.held: Holdings
+        self.state: State
+        self._mark_file: MarkFile
+
+    # --- beginning ---
+
+    def begin(self, recovery: Recovery) -> None:
+        """Go on where the last owner ended, in an epoch of our own."""
+        self._adopt(recovery)
+        self._begin_epoch(recovery.losses())
+        if self.durability == "interval":
+            self._syncer = threading.Thread(target=self._keep_syncing, name="penstock-sync", daemon=True)
+            self._syncer.start()
+
+    def _adopt(self, recovery: Recovery) -> None:
+        self.state = recovery.state
+        self.sequence = recovery.sequence
+        self.time_us = max((info.index.newest for info in recovery.infos), default=0)
+        self.epoch = recovery.epoch + 1
+        self.held = Holdings(
+            self.directory,
+            self.lock,
+            recovery.infos,
+            recovery.free,
+            recovery.next_number,
+            self.segment_bytes,
+        )
+        last = recovery.infos[-1] if recovery.infos else None
+        if last is None or last.sealed:
+            draft = self._draft()
+            self.held.adopt(draft)  # first, so that it is closed with the rest if publishing fails
+            self.held.publish(draft)
+        else:
+            self.held.go_on(last)
+        self.top_up()
+
+    def _begin_epoch(self, losses: Sequence[Rows]) -> None:
+        """A synced frame that begins an epoch: from here on, nothing that an earlier owner handed out is valid.
+
+        It accounts for damage that was just found, so that later owners tell old damage from new.
+        """
+        files = self.directory.files
+        self._mark_file = MarkFile(files, self.directory.mark)
+        self.durable = Mark(0, 0, 0, 0, 0)
+        for rows in losses:
+            rows.prepare(alone=False)
+        merged = merge(losses)
+        for start in range(0, max(len(merged), 1), LOSSES_AT_ONCE):
+            self._commit_frame(merged[start : start + LOSSES_AT_ONCE])
+        self._sync()
+        self._mark_file.sync()
+        files.sync_directory(self.directory.path)
+
+    # --- room (the caller holds the lock) ---
+
+    def take_room(self, rows: Sequence[Rows], size: int) -> None:
+        """Make sure that rows of `size` bytes can be written, leaving what their kinds must leave."""
+        floor = 0
+        for r in rows:
+            floor = max(floor, FLOORS.get(r.kind, limits.RESERVE_BYTES))
+        wanted = self.group.pending_bytes + size + floor
+        active = self.held.active
+        while active.room() < wanted:
+            try:
+                active.make_room(wanted, to_the_last_byte=floor < limits.RESERVE_BYTES)
+            except OSError as error:
+                if error.errno not in NO_ROOM:
+                    self.group.fail(error)
+                    raise self.failure() from error
+                if not self.held.give_space_back():
+                    raise self._full(size, floor) from error
+
+    def _full(self, size: int, floor: int) -> DiskFull:
+        return DiskFull(
+            f"no room for {size} more bytes on the disk of {self.directory.path}: nothing was written. Make room"
+            + (
+                ", or consume: acknowledging still works, and then cleaning gives space back"
+                if floor == limits.RESERVE_BYTES
+                else ": even what was reserved for acknowledging is used up"
+            )
+        )
+
+    def top_up(self) -> None:
+        """Take room for what was queued while rotating. On a full disk, what was taken with the draft must do."""
+        try:
+            self.held.active.make_room(self.group.pending_bytes + limits.RESERVE_BYTES)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+
+    def failure(self) -> PenstockError:
+        """What everything is refused with, to be raised."""
+        return fresh_copy(self.group.failure or JournalFailed("the journal failed"))
+
+    # --- writing (the leader) ---
+
+    def _write(self, batch: list[Ticket]) -> BaseException | None:
+        """Write one frame for all of the batch."""
+        rows = batch[0].rows if len(batch) == 1 else [r for ticket in batch for r in ticket.rows]
+        interrupted = self._commit_frame(rows) if rows else None
+        for ticket in batch:
+            ticket.sequence = self.sequence
+        if self.durability == "interval":
+            self._dirty.set()
+        return interrupted
+
+    def _commit_frame(self, rows: Sequence[Rows]) -> BaseException | None:
+        """Write a frame, then take in what it says. The only place where a sequence number is given."""
+        active = self.held.active
+        sequence = self.sequence + 1
+        self.time_us = time_us = max(self._clock.now_us(), self.time_us)
+        (content, data), early = finishing(self._frame, rows, sequence, time_us)
+        _, late = finishing(active.write, data)
+        with self.lock:
+            head = frames.Header(
+                0, len(content.spans), active.label.generation, sequence, active.end, time_us, self.epoch,
+                content.bytes, content.messages, 0,
+            )  # fmt: skip
+            active.advance(head, content.spans)
+            self.held.info.end = active.end
+            self.sequence = sequence
+            self.state.apply(content.spans, content.sections)
+        return late or early
+
+    def _frame(self, rows: Sequence[Rows], sequence: int, time_us: int) -> tuple[Body, list[bytes]]:
+        """The commit's sections, and its bytes for the place behind the last frame. It changes nothing."""
+        content = frames.body(merge(rows) if len(rows) > 1 else rows)
+        data = self.held.active.encoded(content, sequence=sequence, time_us=time_us, epoch=self.epoch)
+        return content, data
+
+    # --- syncing ---
+
+    def position(self) -> Mark:
+        """Up to where frames are written. The caller holds the lock, or leads."""
+        active = self.held.active
+        return Mark(self.sequence, active.label.number, active.end, self.time_us, self.epoch)
+
+    def _sync_commit(self) -> BaseException | None:
+        return finishing(self._sync)[1]
+
+    def _sync(self) -> None:
+        """Sync what has been written, then move the mark. A failure of either is the journal's, before anybody else may sync."""
+        with self._sync_lock:
+            with self.lock:
+                position, active = self.position(), self.held.active
+                if self.group.failure is not None and not self._stopped.is_set():
+                    raise fresh_copy(self.group.failure)
+            if position.sequence > self.durable.sequence:
+                try:
+                    if self.durability == "commit":
+                        active.prefill()
+                    active.sync()
+                    self._advance_mark(position)
+                except OSError as error:
+                    self.group.fail(error)
+                    raise
+
+    def _advance_mark(self, mark: Mark) -> None:
+        self._mark_file.write(mark)
+        self.durable = mark
+
+    def _keep_syncing(self) -> None:
+        """The thread behind `interval`: sync a little after something was written."""
+        while not self._stopped.is_set() and self.group.failure is None:
+            self._dirty.wait()
+            self._stopped.wait(self._interval_s)
+            self._dirty.clear()
+            if not self._stopped.is_set():
+                with suppress(
+                    OSError, PenstockError
+                ):  # it is the journal's failure, which everybody hears of
+                    self._sync()
+
+    # --- rotation (the leader) ---
+
+    def _after_commit(self) -> None:
+        if self.held.active.end >= self.segment_bytes:
+            self.rotate()
+
+    def _draft(self) -> Draft:
+        room = self.group.pending_bytes + limits.RESERVE_BYTES
+        return self.held.draft(self.sequence + 1, epoch=self.epoch, now_us=self._clock.now_us(), room=room)
+
+    def rotate(self) -> None:
+        """Seal the active segment and go on in the next one. On a full disk there is no next one: then go on in this one."""
+        try:
+            draft = self._draft()
+        except OSError as error:
+            if error.errno in NO_ROOM:
+                return
+            raise
+        old, info = self.held.active, self.held.info
+        try:
+            with self._sync_lock:
+                if self.group.failure is not None:
+                    raise fresh_copy(self.group.failure)
+                old.seal(sequence=self.sequence + 1, time_us=self.time_us, epoch=self.epoch)
+                self.held.publish(draft)
+                with self.lock:
+                    info.end, info.next_sequence = old.end, self.sequence + 1
+                    self.held.adopt(draft)
+                    self.top_up()
+                self._advance_mark(self.position())
+        except BaseException:
+            (draft.writer if self.held.active is old else old).close()
+            raise
+        self._finish(old, info)
+
+    def _finish(self, old: Writer, info: SegmentInfo) -> None:
+        """Cut off the room that was not used, and say what the segment holds. Either can be done again by recovery."""
+        try:
+            old.trim()
+            self.held.write_summary(info)
+        except OSError:
+            return
+        finally:
+            old.close()
+
+    # --- the end ---
+
+    def stop(self, why: PenstockError) -> bool:
+        """Refuse what comes, and wait for what is under way; whether the journal is whole, so that `sync_all` may follow."""
+        whole = self.group.failure is None
+        self.group.fail(why)
+        self.group.stop()
+        self._stopped.set()
+        self._dirty.set()
+        if self._syncer is not None:
+            self._syncer.join()
+        return whole and self.group.failure is why
+
+    def sync_all(self) -> None:
+        """Sync a last time, the mark included."""
+        self._sync()
+        self._mark_file.sync()
+
+    def close(self) -> None:
+        """Let go of the files, as far as they were opened."""
+        for held in (getattr(self, "held", None), getattr(self, "_mark_file", None)):
+            if held is not None:
+                held.close()
+
+    def orphan(self, lock: AbstractContextManager[object], why: PenstockError) -> None:
+        """In a forked child: nothing of the parent's may be touched or waited for."""
+        self.lock = self.held.lock = lock
+        self._sync_lock = threading.Lock()
+        self._stopped.set()
+        self.group.orphan(lock, why)
