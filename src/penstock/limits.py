@@ -120,6 +120,9 @@ REWRITE_LIVE_SHARE_MAX: Final = 0.5
 # Far beyond any log, and sums of offsets and counts still fit 64 bits.
 OFFSET_MAX: Final = 2**62
 
+# A segment a second for thirty years; segments that are missing are listed one by one.
+SEGMENT_NUMBER_MAX: Final = 10**9
+
 # Counted in 16 bits of a frame's header.
 FRAME_SECTIONS_MAX: Final = 65_535
 
@@ -128,3 +131,14 @@ LOCK_TRIES: Final = 3
 
 # Between two such tries.
 LOCK_PAUSE_S: Final = 0.02
+
+# --- engine ---
+
+# An error is kept with the message it belongs to, in a header: enough for a sentence and the end of a traceback.
+ERROR_CHARS_MAX: Final = 4000
+
+# What one call hands out or settles: bounds the time that others wait for it.
+DELIVERIES_MAX: Final = 100_000
+
+# A consumer's name stands in every lease row.
+PREFETCH_MAX: Final = 65_535

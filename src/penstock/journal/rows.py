@@ -78,7 +78,8 @@ class Kind:
         self.place = place
         self.time = time
         self.fields = {column: Field(i, kind) for i, (column, kind) in enumerate(columns.items(), 1)}
-        self.required = required  # columns without which a row cannot be told from a mistake
+        # Columns without which a row cannot be told from a mistake, or found.
+        self.required = required | {time} | ({place} if place else set())
         self.bounds = {column: layout.BOUNDS.get(kind, 0) for column, kind in columns.items()}
         self.blobs = frozenset(column for column, kind in columns.items() if kind is Type.BINARY)
 
@@ -91,7 +92,7 @@ _I16, _I32, _I64, _UTF8, _BINARY, _MAP = Type.I16, Type.I32, Type.I64, Type.UTF8
 MESSAGES: Final = Kind(1, "messages", place="offset", time="timestamp", columns={
     "offset": _I64, "id": _I64, "timestamp": _I64, "priority": _I16, "deliver_at": _I64, "expires_at": _I64,
     "target_group": _UTF8, "key": _UTF8, "dedup_id": _UTF8, "headers": _MAP, "properties": _BINARY, "payload": _BINARY,
-}, required=frozenset({"id", "timestamp", "payload"}))  # fmt: skip
+}, required=frozenset({"id", "payload"}))  # fmt: skip
 LEASES: Final = Kind(2, "leases", place="offset", time="time", columns={
     "group": _UTF8, "offset": _I64, "attempt": _I32, "consumer": _UTF8, "time": _I64,
 })  # fmt: skip
@@ -202,8 +203,11 @@ class Rows:
         One row, with nothing shared, stays unencoded: it may be merged with its like. `alone` forbids that: another section of the
         same append refers to this one.
         """
+        for name in self.kind.required:
+            if self.columns.get(name) is None and (name != "payload" or self.share is None):
+                raise _missing(self.kind, name)
         if self.kind is MESSAGES:
-            self._require_message()
+            self._require_own_ids()
         elif self.kind is CLEANED:
             self._require_ranges()
         if self.count == 1 and self.share is None and not alone:
@@ -211,20 +215,22 @@ class Rows:
         else:
             self._encoded, self.bytes = _encode(self, None)
 
-    def _require_message(self) -> None:
-        columns = self.columns
-        if columns.get("id") is None or columns.get("timestamp") is None:
-            raise _missing("id" if columns.get("id") is None else "timestamp")
-        if columns.get("payload") is None and self.share is None:
-            raise _missing("payload")
-        if self.count > 1 and type(columns["id"]) is int:
-            raise InvalidArgument(f"{self.count} messages cannot all have the id {columns['id']}")
+    def _require_own_ids(self) -> None:
+        if self.count > 1 and type(self.columns["id"]) is int:
+            raise InvalidArgument(f"{self.count} messages cannot all have the id {self.columns['id']}")
 
     def _require_ranges(self) -> None:
-        """A range that cannot be would stop every later opening."""
-        listed = [self.columns.get(name) for name in ("first", "last")]
-        firsts, lasts = (v if isinstance(v, list | range) else [v] * self.count for v in listed)
-        for first, last in zip(firsts, lasts, strict=False):
+        """A range or a segment that cannot be would stop every later opening."""
+        listed = [self.columns.get(name) for name in ("first", "last", "segment", "position")]
+        each = [v if isinstance(v, list | range) else [v] * self.count for v in listed]
+        for first, last, segment, position in zip(*each, strict=False):
+            if (segment is None and position is not None) or not (
+                0 <= (segment or 0) <= limits.SEGMENT_NUMBER_MAX and 0 <= (position or 0) <= limits.OFFSET_MAX
+            ):
+                raise InvalidArgument(
+                    f"a cleaned segment has a number of 0 to {limits.SEGMENT_NUMBER_MAX}, not {segment}, "
+                    f"and damage is at a position of one, not at {position}"
+                )
             if (first is None) != (last is None) or (
                 first is not None and not 0 <= first <= last <= limits.OFFSET_MAX
             ):
@@ -266,8 +272,10 @@ class Rows:
             raise InvalidArgument(f"column {column!r} takes whole numbers: {error}") from error
 
 
-def _missing(name: str) -> InvalidArgument:
-    return InvalidArgument(f"every message needs a value in column {name!r}; a payload may be empty (b'')")
+def _missing(kind: Kind, name: str) -> InvalidArgument:
+    return InvalidArgument(
+        f"each of the {kind.name} needs a value in column {name!r}; a payload may be empty (b'')"
+    )
 
 
 def _check_rising(offsets: Values, count: int) -> None:
@@ -335,7 +343,7 @@ def _uncommon_bytes(rows: Rows, name: str, value: Any) -> int:
     kind = rows.kind.fields[name].type
     if value is None:
         if name in rows.kind.required:
-            raise _missing(name)
+            raise _missing(rows.kind, name)
         return 0
     if type(value) is int and -rows.kind.bounds[name] <= value < rows.kind.bounds[name]:
         return _NUMBER_OVERHEAD
@@ -399,12 +407,12 @@ def _encode(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
     for name, values in rows.columns.items():
         if values is None or (type(values) is list and layout.all_null(values)):
             if name in rows.kind.required and not (name == "payload" and rows.share):
-                raise _missing(name)
+                raise _missing(rows.kind, name)
             continue
         number, kind = fields[name]
         encoding, nulls, parts = layout.encode(kind, values, count)
         if nulls and name in rows.kind.required:
-            raise _missing(name)
+            raise _missing(rows.kind, name)
         coded.append((number, kind, encoding, nulls, parts))
         place += ENTRY_BYTES + PLACE_BYTES * len(parts)
     if rows.share is not None:

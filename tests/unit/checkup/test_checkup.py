@@ -134,8 +134,8 @@ def test_cleaned_messages_are_no_loss(tmp_path: Path) -> None:
     with Journal(tmp_path / "j", segment_bytes=4096) as journal:
         for n in range(60):
             journal.commit([messages(1, [b"x" * 50] * 5, ids=range(5), timestamp=n)])
-        journal.snapshot(b"")
         journal.snapshot(b"", sequence=journal.durable_sequence - 1)
+        journal.snapshot(b"")
         done = clean(
             journal,
             lambda _log, first, last: [DeadRange(o, o, 1) for o in range(first, min(last, 150) + 1) if o % 4],

@@ -28,7 +28,7 @@ from penstock.errors import (
 )
 from penstock.journal.journal import Journal
 from penstock.journal.reading import JournalReader
-from penstock.journal.rows import LEASES, METADATA, SETTLEMENTS, Rows, messages
+from penstock.journal.rows import CLEANED, LEASES, METADATA, SETTLEMENTS, Rows, messages
 from penstock.journal.tail import Durability
 from tests.unit.journal.specimen import batch, content
 from tests.unit.journal.watched import Before, Watched, failing, nothing
@@ -269,6 +269,12 @@ def test_a_forked_child_is_refused_whatever_its_parent_was_waiting_for(tmp_path:
         [messages(1, [b"x", b"y"], ids=[1, None], timestamp=0)],  # type: ignore[list-item]
         [messages(1, [b"x"], ids=[None], timestamp=0)],  # type: ignore[list-item]
         [messages(1, [b"x", b"y"], ids=range(2), timestamp=0, offset=5)],
+        [one(1, b"ok"), Rows(SETTLEMENTS, 1, 1, {"group": "g", "offset": 1, "outcome": 1})],
+        [Rows(SETTLEMENTS, 1, 2, {"group": "g", "offset": [1, None], "outcome": 1, "time": 1})],
+        [Rows(LEASES, 1, 2, {"group": "g", "offset": [1, 2], "attempt": 1, "time": [None]})],
+        [Rows(CLEANED, 1, 1, {"segment": -1, "time": 0})],
+        [Rows(CLEANED, 1, 1, {"segment": 2**62, "time": 0})],
+        [Rows(CLEANED, 1, 1, {"position": 5, "time": 0})],
         [one(1, b"ok"), messages(1, [b"x"], ids=1, timestamp=0, offset=0)],
         [messages(2, one(1, b"not in this append"), ids=1, timestamp=0)],
         [one(1, b"ok")] * 2,
