@@ -132,6 +132,12 @@ LOCK_TRIES: Final = 3
 # Between two such tries.
 LOCK_PAUSE_S: Final = 0.02
 
+# A mark that is read while it is being written is whole the next time.
+MARK_READS_MAX: Final = 100
+
+# Looks at a directory from outside, each spoilt by a segment that its owner exchanged meanwhile, before the reader gives up.
+LOOKS_MAX: Final = 1000
+
 # --- engine ---
 
 # An error is kept with the message it belongs to, in a header: enough for a sentence and the end of a traceback.
@@ -142,3 +148,22 @@ DELIVERIES_MAX: Final = 100_000
 
 # A consumer's name stands in every lease row.
 PREFETCH_MAX: Final = 65_535
+
+# --- workers ---
+
+# Messages that one worker handles at once. Threads beyond that only fight for the interpreter.
+CONCURRENCY_MAX: Final = 4096
+
+# --- filters ---
+
+# Kept with its subscription and run for every message. Long enough for a hundred values; a longer list is a header.
+FILTER_CHARS_MAX: Final = 4096
+
+# Parentheses and NOTs within one another. Nobody reads that deep, and the parser takes five Python calls for each.
+FILTER_DEPTH_MAX: Final = 32
+
+# Values of one IN. More of them are a table, which belongs where messages are published: set a header there.
+FILTER_VALUES_MAX: Final = 256
+
+# Text longer than that is no number that anybody computes with, and reading one takes quadratic time.
+FILTER_NUMBER_CHARS_MAX: Final = 64

@@ -168,8 +168,8 @@ def test_the_cleaner_gives_space_back_on_a_full_disk(disk: SmallDisk) -> None:
         count = _publish_until_full(journal)
         for offset in range(count):
             _settle(journal, offset)
-        journal.snapshot(b"first")
-        journal.snapshot(b"second", journal.stats().sequence - 1)
+        journal.snapshot(b"first", journal.stats().sequence - 1)
+        journal.snapshot(b"second")
         _settle(journal, count)
         journal.snapshot(b"third")
         done = cleaner.clean(journal, lambda _log, first, last: [DeadRange(first, last, 1)])

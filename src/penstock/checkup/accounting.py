@@ -21,9 +21,17 @@ from penstock.ranges import RangeSet
 def merge(state: State, part: State) -> None:
     """Take into `state` what a later part of the journal says."""
     for log, offset in part.next_offsets.items():
+        if state.floor:
+            state.begin(log, offset)
         state.next_offsets[log] = max(state.next_offsets.get(log, 0), offset)
+    state.floor = max(state.floor, part.floor)
     state.names.update(part.names)
-    state.accounted |= part.accounted
+    state.accounted = {damage for damage in state.accounted if damage[0] not in part.mended} | part.accounted
+    merge_gone(state, part)
+
+
+def merge_gone(state: State, part: State) -> None:
+    """Take into `state` what a later part of the journal says of messages and segments that are gone."""
     for numbers in part.dropped:
         state.dropped.add(numbers.start, numbers.stop)
     for log, outcomes in part.cleaned.items():

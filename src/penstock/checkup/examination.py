@@ -7,7 +7,7 @@ way: a bad end above the mark is torn (a crash left it, nobody was told that it 
 
 Besides its findings, an examination keeps what is needed to account for messages across segments (`checkup`):
 
-- the sequence numbers that are there;
+- the sequence numbers that are there, and those that are *told*: in damage of which it is known which messages it cost;
 - for each log its first and last offset, and the *gaps* between frames. A gap between two frames with nothing missing between them was
   left by the writer; one with sequence numbers missing in it may have been lost;
 - what its rows record: names, cleaned offsets, dropped segments (`state.State`).
@@ -26,13 +26,13 @@ from penstock.checkup import soundness
 from penstock.journal import frame as frames
 from penstock.journal.damage import ROT, TORN, known_messages, offsets
 from penstock.journal.directory import Directory
-from penstock.journal.files import Files
+from penstock.journal.ending import Bounds, Ending, Walk, judge
 from penstock.journal.frame import Frame
 from penstock.journal.index import SegmentIndex
-from penstock.journal.rows import MESSAGES, Span, intact_spans
-from penstock.journal.segment import GAPS, START, Bad, Label, Scan
+from penstock.journal.rows import MESSAGES, Span
+from penstock.journal.segment import GAPS, START, Bad, Label
 from penstock.journal.state import State
-from penstock.journal.view import Moved, current_generation
+from penstock.journal.view import opened, require_generation
 from penstock.ranges import RangeSet
 
 #: The checksums are right and a column cannot be read.
@@ -118,20 +118,16 @@ class Reach:
 class Examination:
     """What looking at one segment found."""
 
-    def __init__(self, file: str, label: Label) -> None:
+    def __init__(self, file: str, walk: Walk) -> None:
         self.file = file
-        self.label = label
-        self.size = 0
-        self.end = START
-        self.seal: frames.Header | None = None
+        self.walk = walk
+        self.label = walk.label
         self.index = SegmentIndex()
         self.sequences = RangeSet()
+        self.told = RangeSet()
         self.reaches: dict[int, Reach] = {}
         self.gaps: list[Gap] = []
         self.state = State()
-        self.bad: list[Bad] = []
-        self.trailing = 0
-        self.unsynced = 0
         self.damage: list[Finding] = []
         self.notes: list[Finding] = []
 
@@ -148,7 +144,6 @@ class Examination:
     def take(self, frame: Frame) -> None:
         """A good frame: remember what it says."""
         head, spans = frame.header, frame.spans()
-        self.trailing = 0
         self.index.add(head, spans)
         self.sequences.add(head.sequence, head.sequence + 1)
         self.state.apply(spans, lambda: frame.sections)
@@ -166,28 +161,32 @@ class Examination:
         reach.stop = max(reach.stop, span.last + 1)
         reach.last_place = place
 
-    def unsound(self, frame: Frame, flaw: str) -> None:
+    def unsound(self, head: frames.Header, spans: list[Span], flaw: str) -> None:
         """A frame whose checksums are right and whose content is not."""
-        head = frame.header
-        self.trailing = 0
-        spans = offsets(intact_spans(frame.body))
         self.damage.append(
             Finding(
-                COLUMNS, self.file, self.number, head.position, head.end, 1, head.messages, spans,
+                COLUMNS, self.file, self.number, head.position, head.end, 1, head.messages, offsets(spans),
                 f"{flaw}; the checksums are right",
             )
         )  # fmt: skip
 
     # --- afterwards ---
 
-    def rotten(self, bad: Bad, detail: str = "") -> None:
-        what, cost = ROT, offsets(bad.spans)
+    def rotten(self, bad: Bad) -> None:
+        if bad.header is not None and bad.flaw:
+            self.unsound(bad.header, bad.spans, bad.flaw)
+            return
+        what, detail, cost = ROT, _reason(bad), offsets(bad.spans)
         if bad.header is not None and bad.header.seal:
             what, detail = SEAL, "the frame that ends the segment does not match its checksum"
+        elif bad not in self.walk.bad:
+            detail = "the end of the segment is damaged or gone"
+        if bad.header is not None and known_messages(cost) >= bad.header.messages:
+            self.told.add(bad.header.sequence, bad.header.sequence + 1)
         self.damage.append(
             Finding(
                 what, self.file, self.number, bad.position, bad.end, 1 if bad.header else 0,
-                max(bad.header.messages if bad.header else 0, known_messages(cost)), cost, detail or _reason(bad),
+                max(bad.header.messages if bad.header else 0, known_messages(cost)), cost, detail,
             )
         )  # fmt: skip
 
@@ -211,157 +210,57 @@ def _reason(bad: Bad) -> str:
     return "the frame does not match its checksum, or is cut short"
 
 
-class Bounds(NamedTuple):
-    """What is known of a segment from outside it.
-
-    `limit`: look no further (the owner is writing there). `synced`: up to here it was on the disk. `successor`: the first
-    sequence number of the next segment, if there is one. `finished`: a later segment is marked, so this one must be sealed.
-    `marked`: there is a mark; without one a bad end may have been acknowledged.
-    """
-
-    limit: int | None
-    synced: int
-    successor: int | None
-    finished: bool
-    marked: bool
-
-
 def examine(
-    directory: Directory,
-    label: Label,
-    bounds: Bounds,
-    progress: Callable[[int], None],
+    directory: Directory, label: Label, bounds: Bounds, progress: Callable[[int], None]
 ) -> Examination:
     """Look at every byte of a segment; `Moved` if it is no longer the file that its label was read from."""
     files = directory.files
-    path = directory.segment(label.number)
-    found = Examination(path.name, label)
-    try:
-        fd = files.open(path)
-    except FileNotFoundError as error:
-        raise Moved from error
-    try:
-        _scan(files, fd, found, bounds, progress)
-        if bounds.finished or bounds.successor is not None or found.seal is not None:
-            _judge_finished(found, bounds)
-        else:
-            _judge_end(files, fd, found, bounds)
-        _check_generation(files, fd, label)
-    finally:
-        files.close(fd)
+    walk = Walk(label, bounds)
+    found = Examination(directory.segment(label.number).name, walk)
+    with opened(directory, label) as fd:
+        before = START
+        for item in walk.items(files, fd):
+            if isinstance(item, Bad):
+                require_generation(files, fd, label)
+            elif (flaw := soundness.flaw(item)) is not None:
+                found.unsound(item.header, item.spans(), flaw)
+            else:
+                found.take(item)
+            progress(walk.end - before)
+            before = walk.end
+        progress(walk.size - before)
+        require_generation(files, fd, label)
+    _conclude(found, judge(walk), bounds)
     return found
 
 
-def _check_generation(files: Files, fd: int, label: Label) -> None:
-    if current_generation(files, fd) not in (label.generation, None):
-        raise Moved
-
-
-def _scan(files: Files, fd: int, found: Examination, bounds: Bounds, progress: Callable[[int], None]) -> None:
-    found.size = files.size(fd)
-    limit = found.size if bounds.limit is None else min(bounds.limit, found.size)
-    scan = Scan(files, fd, found.label, limit=limit, stop_sequence=bounds.successor)
-    before = START
-    for item in scan:
-        if isinstance(item, Bad):
-            _check_generation(files, fd, found.label)
-            found.bad.append(item)
-            found.trailing += 1
-        elif (flaw := soundness.flaw(item)) is not None:
-            found.unsound(item, flaw)
-        else:
-            found.take(item)
-            found.unsynced += item.header.end > bounds.synced
-        progress(scan.end - before)
-        before = scan.end
-    found.end = scan.end
-    if scan.sealed:
-        at = scan.end - frames.OVERHEAD
-        found.seal = frames.header(memoryview(files.read(fd, frames.HEADER.size, at)), 0, None)
-    progress(found.size - before)
-
-
-def _judge_finished(found: Examination, bounds: Bounds) -> None:
-    """A segment that is sealed or has a successor: what is bad in it is rot, unless the successor has taken its place."""
-    following = found.seal.sequence if found.seal is not None else bounds.successor or 0
-    void = max(found.index.last_sequence + 1, found.label.first_sequence) >= following
-    bad = found.bad
-    if void:
-        bad = bad[: len(bad) - found.trailing] + [b for b in bad[len(bad) - found.trailing :] if _is_seal(b)]
-    for item in bad:
-        found.rotten(item)
-    if found.seal is not None:
-        _judge_sealed(found, following, void=void)
-    elif not any(map(_is_seal, found.bad)):
-        _judge_unsealed(found, following, void=void, finished=bounds.finished)
-
-
-def _is_seal(bad: Bad) -> bool:
-    return bad.header is not None and bad.header.seal
-
-
-def _judge_sealed(found: Examination, following: int, *, void: bool) -> None:
-    """Frames may have been gone before the seal was written: recovery seals what is left of a segment."""
-    label = found.label
-    if (
-        void
-        or found.trailing
-        or label.flags & GAPS
-        or not (found.index.frames or following > label.first_sequence)
-    ):
-        return
-    at = found.end - frames.OVERHEAD
-    missing = following - max(found.index.last_sequence + 1, label.first_sequence)
-    if missing > 0:
-        detail = "the last commits are gone; the segment was sealed without them"
-        found.damage.append(Finding(ROT, found.file, found.number, at, at, missing, detail=detail))
-
-
-def _judge_unsealed(found: Examination, following: int, *, void: bool, finished: bool) -> None:
-    only_seal = found.size - found.end <= frames.OVERHEAD and not found.trailing
-    gone_on_purpose = bool(found.label.flags & GAPS) and found.size - found.end == frames.OVERHEAD
-    if not finished:
+def _conclude(found: Examination, ending: Ending, bounds: Bounds) -> None:
+    """Say what the end of a segment means."""
+    walk = found.walk
+    for bad in ending.rot:
+        found.rotten(bad)
+    if walk.seal is not None:
+        _look_before_seal(found, walk.seal)
+    elif ending.finished and not bounds.finished:
         detail = "recovery was interrupted before it sealed this segment; opening the journal goes on with it"
-        found.note(LEFTOVER, found.end, found.size, detail)
-    elif (void and only_seal) or (gone_on_purpose and only_seal):
-        found.damage.append(
-            Finding(
-                SEAL, found.file, found.number, found.end, found.size,
-                detail="the frame that ends the segment is damaged or gone",
-            )
-        )  # fmt: skip
-    elif not found.trailing:
-        missing = max(following - found.index.last_sequence - 1, 0)
-        detail = "the end of the segment is damaged or gone"
-        found.damage.append(
-            Finding(ROT, found.file, found.number, found.end, found.size, missing, detail=detail)
-        )
+        found.note(LEFTOVER, walk.end, walk.size, detail)
+    elif ending.finished and ending.unsealed:
+        detail = "the frame that ends the segment is damaged or gone"
+        found.damage.append(Finding(SEAL, found.file, found.number, ending.end, walk.size, detail=detail))
+    if bounds.limit is not None:
+        return
+    for bad in ending.torn:
+        found.torn(bad)
+    if not ending.finished and walk.unsynced and bounds.marked:
+        detail = f"{walk.unsynced} commits above the mark; opening the journal copies and syncs them"
+        found.note(UNSYNCED, bounds.synced, walk.end, detail)
 
 
-def _judge_end(files: Files, fd: int, found: Examination, bounds: Bounds) -> None:
-    """The segment that is, or was, being written."""
-    tail = found.bad[len(found.bad) - found.trailing :]
-    for item in found.bad[: len(found.bad) - found.trailing]:
-        found.rotten(item)
-    if not tail and found.end < bounds.synced:
-        tail = [Bad(found.number, found.end, bounds.synced, None, [])]
-    elif tail and tail[-1].end < bounds.synced:  # what was behind it is gone as well
-        tail[-1] = tail[-1]._replace(end=bounds.synced)
-    elif not tail and bounds.limit is None and (left := _left_behind(files, fd, found)):
-        tail = [Bad(found.number, found.end, left, None, [])]
-    for item in tail:
-        if item.position < bounds.synced or not bounds.marked:
-            found.rotten(item)
-        elif bounds.limit is None:
-            found.torn(item)
-    if found.unsynced and bounds.marked and bounds.limit is None:
-        detail = f"{found.unsynced} commits above the mark; opening the journal copies and syncs them"
-        found.note(UNSYNCED, bounds.synced, found.end, detail)
-
-
-def _left_behind(files: Files, fd: int, found: Examination) -> int | None:
-    """Where bytes that are not zero end, behind the last frame of a file that was never used before."""
-    if found.label.recycled or found.end >= found.size:
-        return None
-    rest = files.read(fd, found.size - found.end, found.end).rstrip(b"\0")
-    return found.end + len(rest) if rest else None
+def _look_before_seal(found: Examination, seal: frames.Header) -> None:
+    """Frames may have been gone before the seal was written: recovery seals what is left of a segment."""
+    walk, label = found.walk, found.label
+    missing = seal.sequence - max(walk.last_sequence + 1, label.first_sequence)
+    if missing > 0 and not walk.trailing and not label.flags & GAPS:
+        detail = "the last commits are gone; the segment was sealed without them"
+        at = seal.position
+        found.damage.append(Finding(ROT, found.file, found.number, at, at, missing, detail=detail))

@@ -15,7 +15,6 @@ Each step leaves a journal that opens, and doing it again does only what is left
 
 from __future__ import annotations
 
-import zlib
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -30,19 +29,20 @@ from penstock.checkup.examination import (
     SNAPSHOT,
     SUMMARY,
     Finding,
+    Spans,
 )
 from penstock.checkup.verify import Checkup, Progress, verify
 from penstock.clock import Clock
 from penstock.errors import CorruptJournal
+from penstock.journal.cleaner import rewrite
 from penstock.journal.damage import HEADER, MISSING, ROT
 from penstock.journal.directory import SUMMARY as SUMMARY_FILE
 from penstock.journal.directory import Directory, Ownership
-from penstock.journal.files import Files, read_whole, write_whole
-from penstock.journal.frame import Frame
+from penstock.journal.files import Files, read_whole
 from penstock.journal.journal import Journal
 from penstock.journal.rows import CLEANED, Rows
-from penstock.journal.segment import GAPS, Bad, Label, Scan, Writer
-from penstock.journal.state import DAMAGED
+from penstock.journal.segment import Bad, Scan, Writer
+from penstock.journal.state import DAMAGED, GIVEN_UP, MENDED
 from penstock.journal.view import SegmentInfo
 
 #: Opening a journal may make visible what was not before, when several segments are missing for example. Two rounds suffice in every
@@ -188,39 +188,16 @@ def _keep_what_opening_overwrites(directory: Directory, checkup: Checkup) -> lis
             path = directory.path / finding.file
             if finding.what == HEADER or (finding.what == MARK and path.exists()):
                 data = read_whole(directory.files, path)[: finding.end]
-                kept.append(_keep(directory, f"{finding.what}-of-{finding.file}.bytes", data))
+                kept.append(directory.keep(f"{finding.what}-of-{finding.file}.bytes", data))
             elif finding.what == SUMMARY:
-                kept.append(_move_aside(directory, path))
+                kept.append(directory.move_aside(path))
         for finding in checkup.notes:  # what is still known of a segment that is gone
             path = directory.path / finding.file
             if finding.what == LEFTOVER and finding.file.endswith(SUMMARY_FILE) and path.exists():
-                kept.append(_keep(directory, path.name, read_whole(directory.files, path)))
+                kept.append(directory.keep(path.name, read_whole(directory.files, path)))
         return kept
     finally:
         owner.release()
-
-
-def _keep(directory: Directory, name: str, data: bytes) -> str:
-    """A copy in quarantine. One of the same name with other bytes is from an earlier damage, and stays."""
-    path = directory.quarantine / name
-    if path.exists() and read_whole(directory.files, path) != data:
-        path = path.with_name(f"{path.stem}-{zlib.crc32(data):08x}{path.suffix}")
-    if not path.exists():
-        directory.files.make_directory(directory.quarantine)
-        write_whole(directory.files, path, data)
-    return path.name
-
-
-def _move_aside(directory: Directory, path: Path) -> str:
-    """Move a whole file into quarantine."""
-    directory.files.make_directory(directory.quarantine)
-    name = path.name
-    if (directory.quarantine / name).exists():
-        name = f"{name}-{directory.files.random():016x}"
-    directory.files.rename(path, directory.quarantine / name)
-    directory.files.sync_directory(directory.quarantine)
-    directory.files.sync_directory(directory.path)
-    return name
 
 
 def _mend(journal: Journal, checkup: Checkup) -> list[str]:
@@ -232,68 +209,72 @@ def _mend(journal: Journal, checkup: Checkup) -> list[str]:
         if any(not infos[number].sealed for number in damaged):
             journal.rotate()  # only a finished segment can be replaced
         kept = []
+        _forget(journal, damaged)
         for number in sorted(damaged):
             kept += _rewrite(journal, infos[number])
         for number, findings in hurt.items():
             path = journal.directory.segment(number)
             if _unreadable(findings) and number not in infos:
                 paths = (path, journal.directory.file(number, SUMMARY_FILE))
-                kept += [_move_aside(journal.directory, path) for path in paths if path.exists()]
+                kept += [journal.directory.move_aside(path) for path in paths if path.exists()]
         return kept
 
 
 def _record(journal: Journal, checkup: Checkup) -> None:
-    """Record lost messages, as far as recovery has not."""
+    """Record lost messages, as far as recovery has not; then offsets around them that nobody used."""
+    for spans, outcome in ((checkup.unrecorded, DAMAGED), (checkup.skipped, GIVEN_UP)):
+        _record_as(journal, spans, outcome)
+    journal.sync()
+
+
+def _record_as(journal: Journal, spans: Spans, outcome: int) -> None:
     lost = [
         (log, part.start, part.stop - 1)
-        for log, first, last in checkup.unrecorded
+        for log, first, last in spans
         for part in journal.state.explained(log, first, last + 1).gaps(first, last + 1)
     ]
     now = journal.now_us()
     for start in range(0, len(lost), RECORDED_AT_ONCE):
         journal.commit(
             [
-                Rows(CLEANED, log, 1, {"first": first, "last": last, "outcome": DAMAGED, "time": now})
+                Rows(CLEANED, log, 1, {"first": first, "last": last, "outcome": outcome, "time": now})
                 for log, first, last in lost[start : start + RECORDED_AT_ONCE]
             ]
         )
+
+
+def _forget(journal: Journal, numbers: set[int]) -> None:
+    """Have damage in these segments called new again, before they are exchanged for whole ones: it will be."""
+    now = journal.now_us()
+    rows = [
+        Rows(CLEANED, 0, 1, {"segment": number, "position": MENDED, "time": now})
+        for number in sorted(numbers)
+    ]
+    for start in range(0, len(rows), RECORDED_AT_ONCE):
+        journal.commit(rows[start : start + RECORDED_AT_ONCE])
     journal.sync()
 
 
 def _rewrite(journal: Journal, info: SegmentInfo) -> list[str]:
     """Replace a segment by its good frames, whole; the names of the copies of everything else."""
-    directory, files = journal.directory, journal.directory.files
-    old = info.label
-    label = Label(info.number, files.random(), old.first_sequence, old.created_us, old.epoch, GAPS)
     kept: list[str] = []
-    fd = files.open(directory.segment(info.number))
-    try:
-        writer = Writer.draft(directory, label, recycle=None, reserve=0)
-        try:
-            limit = min(info.end, files.size(fd))
-            scan = Scan(files, fd, old, limit=limit, stop_sequence=info.next_sequence)
-            for item in scan:
-                if isinstance(item, Frame) and soundness.flaw(item) is None:
-                    writer.append_moved(item)
-                else:
-                    kept.append(_keep_range(directory, fd, info.number, item))
-            if not scan.sealed and scan.end < limit:
-                rest = Bad(info.number, scan.end, limit, None, [])
-                kept.append(_keep_range(directory, fd, info.number, rest))
-            writer.seal(sequence=info.next_sequence or 0, time_us=info.index.newest, epoch=info.index.epoch)
-            writer.trim()
-            journal.replace(info, writer)
-        finally:
-            writer.close()
-    finally:
-        files.close(fd)
+
+    def copy(fd: int, writer: Writer) -> bool:
+        files = journal.directory.files
+        limit = min(info.end, files.size(fd))
+        scan = Scan(files, fd, info.label, limit=limit, stop_sequence=info.next_sequence)
+        bad: list[tuple[int, int]] = []
+        for item in scan:
+            if isinstance(item, Bad):
+                bad.append((item.position, item.end))
+            elif soundness.flaw(item) is None:
+                writer.append_moved(item)
+            else:
+                bad.append((item.header.position, item.header.end))
+        if not scan.sealed and scan.end < limit:
+            bad.append((scan.end, limit))
+        kept.extend(journal.directory.set_range_aside(info.number, *place) for place in bad)
+        return True
+
+    rewrite(journal, info, copy)
     return kept
-
-
-def _keep_range(directory: Directory, fd: int, number: int, item: Frame | Bad) -> str:
-    if isinstance(item, Frame):
-        start, end = item.header.position, item.header.end
-    else:
-        start, end = item.position, item.end
-    data = directory.files.read(fd, end - start, start)
-    return _keep(directory, f"segment-{number:020d}-{start}-{end}.bytes", data)

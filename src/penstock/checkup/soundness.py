@@ -20,20 +20,12 @@ from penstock.journal import columns as layout
 from penstock.journal import rows
 from penstock.journal.columns import BUFFERS, FIXED, Encoding, Type
 from penstock.journal.frame import Frame
-from penstock.journal.rows import KINDS, MESSAGES, Field, Section
+from penstock.journal.rows import MESSAGES, Field, Section
 
 
 def flaw(frame: Frame) -> str | None:
-    """What is wrong with a frame whose checksums are right, or None if every value of it can be read.
-
-    Rows that only a newer version knows are no flaw: that is `CorruptJournal`, which says so.
-    """
-    try:
-        sections = frame.sections
-    except CorruptJournal as error:
-        if any(span.kind not in KINDS for span in rows.intact_spans(frame.body)):
-            raise
-        return str(error)
+    """What is wrong with a frame that a scan took for good, or None if every value of it can be read."""
+    sections = frame.sections
     if sum(s.rows for s in sections if s.kind is MESSAGES) != frame.header.messages:
         return "its header counts other messages than its sections hold"
     at = 0
@@ -43,7 +35,7 @@ def flaw(frame: Frame) -> str | None:
             at += section.bytes
     except _Unsound as found:
         return str(found)
-    except (struct.error, UnicodeDecodeError, ValueError, IndexError) as error:
+    except (CorruptJournal, struct.error, ValueError, IndexError) as error:
         return f"section {index}: {error}"
     return None
 

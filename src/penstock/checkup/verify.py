@@ -8,7 +8,8 @@ looks up to the mark.
 
 Beside a live owner what looks wrong may only be in motion. So damage is believed only if a second look finds it again. The second
 look reads a later mark than the first one's list of files, and whatever went away was recorded, and synced, before it
-went: what is missing in both looks is really missing.
+went: what is missing in both looks is really missing. A record may go itself, with its segment, while a look comes to it, but not before a snapshot
+has it: so each look ends with the newest one.
 
 What is wrong comes in three sorts: *damage* (something must be done), *known* (lost, and recorded as lost: nothing more can be
 done), *notes* (what a crash left; the next opening deals with it).
@@ -16,14 +17,15 @@ done), *notes* (what a crash left; the next opening deals with it).
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from itertools import zip_longest
 from pathlib import Path
 from typing import Final
 
 import msgspec
 
-from penstock.checkup.accounting import as_spans, blame, by_log, chain_gaps, merge
+from penstock import limits
+from penstock.checkup.accounting import as_spans, blame, by_log, chain_gaps, merge, merge_gone
 from penstock.checkup.examination import (
     FOREIGN,
     LEFTOVER,
@@ -31,7 +33,6 @@ from penstock.checkup.examination import (
     OFFSETS,
     SNAPSHOT,
     SUMMARY,
-    Bounds,
     Examination,
     Finding,
     Gap,
@@ -41,6 +42,7 @@ from penstock.checkup.examination import (
 )
 from penstock.clock import Clock, SystemClock
 from penstock.errors import InvalidArgument
+from penstock.journal import labels
 from penstock.journal import mark as marks
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
@@ -48,17 +50,20 @@ from penstock.journal.damage import HEADER, MISSING, ROT
 from penstock.journal.directory import SNAPSHOT as SNAPSHOT_FILE
 from penstock.journal.directory import SUMMARY as SUMMARY_FILE
 from penstock.journal.directory import Directory, holder
+from penstock.journal.ending import bounds_of
 from penstock.journal.files import Files, read_whole
 from penstock.journal.mark import Mark
-from penstock.journal.segment import START, Label, read_label
-from penstock.journal.state import DAMAGED, State
-from penstock.journal.view import Moved, require_journal
+from penstock.journal.segment import Label
+from penstock.journal.state import DAMAGED, State, Stored
+from penstock.journal.view import Moved
 from penstock.ranges import RangeSet
 
 Progress = Callable[[int], None]
 
-#: A mark that is read while it is being written is whole the next time; a damaged one never is.
-MARK_READS_MAX: Final = 100
+_LABEL_DETAILS: Final = {
+    ROT: "neither its header nor any frame of it near its start is whole",
+    HEADER: "the segment's own header does not match its checksum; it costs no message",
+}
 
 
 class Checked(msgspec.Struct, frozen=True):
@@ -76,7 +81,8 @@ class Checkup(msgspec.Struct):
     """What `verify` found. `damage` wants repair; `lost` and `gone` are known; `notes` are dealt with by the next opening.
 
     `lost` are messages (log, first, last) recorded as lost, `gone` the numbers of segments known to be missing, and
-    `unrecorded` the messages that are lost and that nobody has recorded yet.
+    `unrecorded` the messages that are lost and that nobody has recorded yet. `skipped` are offsets around damage which a writer left out; once
+    the damage is gone, only a record can tell them from lost ones.
     """
 
     path: str
@@ -92,6 +98,7 @@ class Checkup(msgspec.Struct):
     lost: Spans = []
     gone: list[int] = []
     unrecorded: Spans = []
+    skipped: Spans = []
     seconds: float = 0.0
 
     @property
@@ -110,7 +117,7 @@ def verify(
     clock = clock or SystemClock()
     started = clock.monotonic_us()
     directory = Directory(files or Files(), Path(path).absolute())
-    _require_journal(directory)
+    directory.require_journal()
     first = _Look(directory, {}, progress or (lambda _bytes: None))
     if first.damage or first.lost:
         second = _Look(directory, first.sound, lambda _bytes: None)
@@ -121,13 +128,16 @@ def verify(
     return report
 
 
-def _require_journal(directory: Directory) -> None:
-    """A directory with a mark or a snapshot was a journal, even if every segment of it is gone."""
-    if directory.path.is_dir():
-        contents, _ = directory.survey()
-        if contents.segments or contents.snapshots or directory.mark.exists():
-            return
-    require_journal(directory)
+def _flaw_of_snapshot(found: snapshots.Snapshot | None, sequence: int) -> str:
+    if found is None:
+        return "it does not match its checksum"
+    if found.sequence != sequence:
+        return f"it is the snapshot of commit {found.sequence}, and its name says another"
+    try:
+        State(found.journal)
+    except InvalidArgument as error:
+        return f"its checksum is right, and what it says cannot be: {error}"
+    return ""
 
 
 class _Look:
@@ -142,6 +152,7 @@ class _Look:
         self.notes: list[Finding] = []
         self.lost: list[Gap] = []
         self.gone: list[int] = []
+        self.skipped: Spans = []
         self.snapshots: list[int] = []
         # The order makes it consistent: a snapshot is never ahead of a mark that was read after it, and whatever the mark
         # says was in the directory before it said so.
@@ -151,6 +162,7 @@ class _Look:
         self._contents, foreign = directory.survey()
         self._look_at_segments(self._labels(self._numbers()))
         self.state = self._replayed()
+        self._recall()
         self._look_for_missing_segments()
         self._look_for_missing_messages()
         self._look_at_leftovers(foreign)
@@ -158,7 +170,9 @@ class _Look:
     @property
     def sound(self) -> dict[int, Examination]:
         """The finished segments in which nothing was wrong."""
-        return {e.number: e for e in self._examined if e.seal is not None and not e.damage and not e.notes}
+        return {
+            e.number: e for e in self._examined if e.walk.seal is not None and not e.damage and not e.notes
+        }
 
     def believe_only(self, earlier: _Look) -> None:
         """Forget what an earlier look did not find: it was in motion."""
@@ -176,24 +190,19 @@ class _Look:
     def _look_at_snapshots(self, sequences: list[int]) -> snapshots.Snapshot | None:
         newest: snapshots.Snapshot | None = None
         for sequence in sequences:
-            try:
-                found = snapshots.read(self._directory, sequence)
-                if found is not None and found.sequence == sequence:
-                    State(found.journal)
-                    newest = found
-                    self.snapshots.append(sequence)
-                    continue
-            except InvalidArgument:  # the state in it does not decode
-                pass
-            self._damaged_file(
-                SNAPSHOT, self._directory.file(sequence, SNAPSHOT_FILE), "it does not match its checksum"
-            )
+            found = snapshots.read_named(self._directory, sequence)
+            flaw = _flaw_of_snapshot(found, sequence)
+            if not flaw:
+                newest = found
+                self.snapshots.append(sequence)
+            else:
+                self._damaged_file(SNAPSHOT, self._directory.file(sequence, SNAPSHOT_FILE), flaw)
         return newest
 
     def _look_at_mark(self) -> Mark | None:
-        for _ in range(MARK_READS_MAX):
-            if (mark := marks.read(self._directory.files, self._directory.mark)) is not None:
-                return mark
+        mark = marks.read_beside_owner(self._directory.files, self._directory.mark)
+        if mark is not None:
+            return mark
         if self._directory.mark.exists():
             self._damaged_file(MARK, self._directory.mark, "it does not match its checksum")
         else:
@@ -217,45 +226,32 @@ class _Look:
             return numbers
         return [number for number in numbers if number <= self._mark.segment]
 
-    def _labels(self, numbers: list[int]) -> list[Label]:
-        found = [self._label(number) for number in numbers]
-        return [label for label in found if label is not None]
+    def _labels(self, numbers: Collection[int]) -> list[Label]:
+        """The headers that can be believed; what is wrong with the others is damage."""
+        found = labels.load(self._directory, numbers, self._mark, self._snapshot)
+        for one in found:
+            name = self._directory.segment(one.number).name
+            if one.foreign:
+                self.damage.append(
+                    Finding(FOREIGN, name, one.number, 0, one.size, detail=f"it {one.foreign}")
+                )
+            elif one.damage is not None:
+                what, end = one.damage.what, one.damage.end
+                self.damage.append(Finding(what, name, one.number, 0, end, detail=_LABEL_DETAILS[what]))
+        return [one.label for one in found if one.label is not None]
 
-    def _label(self, number: int) -> Label | None:
-        files, path = self._directory.files, self._directory.segment(number)
-        try:
-            fd = files.open(path)
-        except FileNotFoundError:
-            return None
-        try:
-            label, intact = read_label(files, fd, number)
-            size = files.size(fd)
-        finally:
-            files.close(fd)
-        if label is None and intact:
-            detail = "it holds another segment than its name says: give it its own name back"
-            self.damage.append(Finding(FOREIGN, path.name, number, 0, size, detail=detail))
-        elif label is None:
-            detail = "neither its header nor any frame near its start is whole"
-            self.damage.append(Finding(ROT, path.name, number, 0, size, detail=detail))
-        elif not intact:
-            detail = "the segment's own header does not match its checksum; it costs no message"
-            self.damage.append(Finding(HEADER, path.name, number, 0, START, detail=detail))
-        return label
-
-    def _look_at_segments(self, labels: list[Label]) -> None:
-        successors = [*(label.first_sequence for label in labels[1:]), None]
-        for label, successor in zip(labels, successors, strict=False):
+    def _look_at_segments(self, chain: list[Label]) -> None:
+        for label, successor in zip_longest(chain, chain[1:]):
             found = self._examined_now(label, successor)
             if found is None:
                 continue
             self._examined.append(found)
             self.damage += found.damage
             self.notes += found.notes
-            if found.seal is not None:
+            if found.walk.seal is not None:
                 self._look_at_summary(found)
 
-    def _examined_now(self, label: Label | None, successor: int | None) -> Examination | None:
+    def _examined_now(self, label: Label | None, successor: Label | None) -> Examination | None:
         """A segment as it is now, or None if it is gone: whether somebody recorded that is asked later.
 
         A rewritten one must be looked at again at once. If it were passed over, it could be dropped before the second look,
@@ -266,20 +262,11 @@ class _Look:
             if known is not None and known.label == label:
                 return known
             try:
-                return examine(self._directory, label, self._bounds(label, successor), self._progress)
+                bounds = bounds_of(label, successor, self._mark, owned=self._holder is not None)
+                return examine(self._directory, label, bounds, self._progress)
             except Moved:
-                label = self._label(label.number)
+                label = next(iter(self._labels([label.number])), None)
         return None
-
-    def _bounds(self, label: Label, successor: int | None) -> Bounds:
-        mark = self._mark
-        if mark is None:
-            limit = sys.maxsize if self._holder is not None else None
-            return Bounds(limit, START, successor, successor is not None, marked=self._holder is not None)
-        here = mark.segment == label.number
-        synced = mark.end if here else START if mark.segment < label.number else sys.maxsize
-        limit = mark.end if here and self._holder is not None else None
-        return Bounds(limit, synced, successor, finished=mark.segment > label.number, marked=True)
 
     def _look_at_summary(self, found: Examination) -> None:
         path = self._directory.file(found.number, SUMMARY_FILE)
@@ -300,8 +287,8 @@ class _Look:
         Which damage it had once, only the stored one knows. Where it ends is its seal's word, or, when the next segment was
         gone as the summary was made, that of the one behind it.
         """
-        following = max(found.seal.sequence if found.seal is not None else 0, stored.next_sequence)
-        return summaries.of(found.label, found.end, following, found.index, stored.damage)
+        following = max(found.walk.seal.sequence if found.walk.seal is not None else 0, stored.next_sequence)
+        return summaries.of(found.label, found.walk.end, following, found.index, stored.damage)
 
     # --- what is gone ---
 
@@ -311,16 +298,38 @@ class _Look:
         older = [e.state for e in self._examined if e.index.last_sequence <= covered]
         newer = [e.state for e in self._examined if e.index.last_sequence > covered]
         state = State()
-        for part in [*older, State(self._snapshot.journal if self._snapshot else None), *newer]:
+        for part in older:
+            merge(state, part)
+        if self._snapshot is not None:
+            state.accounted.clear()  # what was mended since those frames were written, it has forgotten
+            merge(state, State(self._snapshot.journal))
+        for part in newer:
             merge(state, part)
         return state
 
+    def _recall(self) -> None:
+        """Take in what an owner recorded as gone while we looked. Not what it wrote since: that was not looked at."""
+        if self._holder is None:
+            return
+        next_offsets = dict(self.state.next_offsets)
+        merge_gone(self.state, State(self._newest_state()))
+        self.state.next_offsets = next_offsets
+
+    def _newest_state(self) -> Stored | None:
+        """In the newest whole snapshot now. A slow look may find that those it knew by name are no longer kept."""
+        for _ in range(limits.LOOKS_MAX):
+            listed = self._directory.survey()[0].snapshots
+            for sequence in reversed(listed):
+                found = snapshots.read(self._directory, sequence)
+                if found is not None and not _flaw_of_snapshot(found, sequence):
+                    return found.journal
+            if self._directory.survey()[0].snapshots == listed:
+                break
+        return None
+
     def _look_for_missing_segments(self) -> None:
-        there = self.state.dropped.copy()
-        for number in self._contents.segments:
-            there.add(number, number + 1)
         top = max([*self._numbers(), self._mark.segment if self._mark else 0], default=0)
-        for number in (number for gap in there.gaps(1, top + 1) for number in gap):
+        for number in self.state.missing_segments(self._contents.segments, up_to=top):
             if (number, 0) in self.state.accounted:
                 self.gone.append(number)
             else:
@@ -329,13 +338,14 @@ class _Look:
 
     def _look_for_missing_messages(self) -> None:
         """Offsets that are not there, that nobody recorded, and between which commits are missing."""
-        seen = RangeSet()
-        for found in self._examined:
-            for part in found.sequences:
-                seen.add(part.start, part.stop)
+        seen = RangeSet(part for found in self._examined for part in found.sequences)
+        told = RangeSet(part for found in self._examined for part in (*found.sequences, *found.told))
         for gap in chain_gaps(self._examined, self.state.next_offsets):
-            if not seen.covers(gap.after.sequence + 1, gap.before.sequence):
+            between = gap.after.sequence + 1, gap.before.sequence
+            if not told.covers(*between):
                 self._lose(gap)
+            elif not seen.covers(*between):
+                self.skipped.append((gap.log, gap.start, gap.stop - 1))
         for finding in self.damage:
             for log, first, last in finding.spans:
                 place = Place(finding.segment or 0, finding.position, 0)
@@ -368,7 +378,9 @@ class _Look:
         blamed = blame(self.damage, self.lost, self._directory)
         hurt = {finding.segment for finding in blamed if finding.what not in (SUMMARY, OFFSETS)}
         segments = [
-            Checked(e.number, e.size, e.index.frames, e.messages, e.seal is not None, e.number in hurt)
+            Checked(
+                e.number, e.walk.size, e.index.frames, e.messages, e.walk.seal is not None, e.number in hurt
+            )
             for e in self._examined
         ]
         recorded = by_log(
@@ -390,4 +402,5 @@ class _Look:
             lost=as_spans(recorded),
             gone=self.gone,
             unrecorded=as_spans(by_log((gap.log, gap.start, gap.stop - 1) for gap in self.lost)),
+            skipped=self.skipped,
         )

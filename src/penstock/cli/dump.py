@@ -12,15 +12,13 @@ from typing import Any, Final, NamedTuple
 import msgspec
 from rich.cells import cell_len, set_cell_size
 
-from penstock.checkup.verify import MARK_READS_MAX
 from penstock.cli.output import console, harmless, moment
 from penstock.cli.streams import stdout_is_unread
 from penstock.journal import mark as marks
 from penstock.journal import reading
-from penstock.journal.directory import Directory
 from penstock.journal.frame import Frame
 from penstock.journal.rows import Kind, Section
-from penstock.journal.view import DirectoryView, require_journal
+from penstock.journal.view import DirectoryView
 
 #: Column of the table, and how wide it is; what a row says beyond these comes behind them, as wide as there is room.
 COLUMNS: Final = (("sequence", 10), ("time", 24), ("kind", 16), ("log", 5), ("offset", 10))
@@ -46,8 +44,8 @@ Row = tuple[Frame, Section, Mapping[str, Any]]
 def print_rows(path: Path, wanted: Wanted, *, as_json: bool) -> list[str]:
     """Print what is wanted, as long as somebody reads it; what could not be shown, and why."""
     view = DirectoryView(path.absolute())
-    require_journal(view.directory)
-    marked = _is_marked(view.directory)
+    view.directory.require_journal()
+    marked = marks.read_beside_owner(view.directory.files, view.directory.mark) is not None
     show = _as_json if as_json else _as_text
     width = _width()
     if not as_json:
@@ -64,11 +62,6 @@ def print_rows(path: Path, wanted: Wanted, *, as_json: bool) -> list[str]:
             f"only sealed segments could be shown, because {view.directory.mark} is damaged or gone"
         )
     return skipped
-
-
-def _is_marked(directory: Directory) -> bool:
-    """Whether it is known up to where the journal is synced. A mark that is being written is whole the next time."""
-    return any(marks.read(directory.files, directory.mark) is not None for _ in range(MARK_READS_MAX))
 
 
 def _width() -> int | None:
@@ -115,11 +108,11 @@ def _as_json(frame: Frame, section: Section, row: Mapping[str, Any], *, payload:
         if name == "payload" and not payload:
             said["payload_bytes"] = len(value or b"")
         elif value is not None:
-            said[name] = _plain(value) if isinstance(value, bytes) else value
+            said[name] = plain(value) if isinstance(value, bytes) else value
     return msgspec.json.encode(said).decode()
 
 
-def _plain(data: bytes) -> dict[str, str]:
+def plain(data: bytes) -> dict[str, str]:
     """Bytes as JSON can hold them: base64, and the text if it is one."""
     said = {"base64": base64.b64encode(data).decode()}
     with contextlib.suppress(UnicodeDecodeError):
@@ -162,13 +155,13 @@ def _said(name: str, value: Any, *, payload: bool) -> str:
     if isinstance(value, bytes):
         if name == "payload" and not payload:
             return f"payload={len(value)} bytes"
-        return f"{name}={_shown(value)}"
+        return f"{name}={shown(value)}"
     if isinstance(value, dict):
         return f"{name}={harmless(msgspec.json.encode(value).decode())}"
     return f"{name}={harmless(str(value))}"
 
 
-def _shown(data: bytes) -> str:
+def shown(data: bytes) -> str:
     """Bytes for people: as text if they are UTF-8, otherwise in hexadecimal."""
     try:
         text = harmless(data.decode())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -14,8 +15,9 @@ from penstock.journal import snapshot as snapshots
 from penstock.journal.damage import HEADER, Damage
 from penstock.journal.directory import holder
 from penstock.journal.rows import CLEANED, METADATA
+from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import State
-from penstock.journal.view import DirectoryView, SegmentInfo, require_journal
+from penstock.journal.view import DirectoryView, SegmentInfo
 
 
 class MarkFacts(msgspec.Struct):
@@ -61,7 +63,7 @@ class LogFacts(msgspec.Struct):
 
 
 class Inventory(msgspec.Struct):
-    """A journal's directory."""
+    """A journal's directory. `snapshot_us` is the time of the newest whole snapshot."""
 
     path: str
     holder: str | None
@@ -72,6 +74,7 @@ class Inventory(msgspec.Struct):
     segments: list[SegmentFacts]
     logs: list[LogFacts]
     snapshots: list[int]
+    snapshot_us: int | None
     free: list[int]
     quarantine: list[str]
     damage: list[Damage]
@@ -80,12 +83,13 @@ class Inventory(msgspec.Struct):
 def take(path: Path, progress: Callable[[int], None]) -> Inventory:
     """Look at a directory: summaries where there are any, and what was written since."""
     view = DirectoryView(path.absolute(), progress=progress)
-    require_journal(view.directory)
+    view.directory.require_journal()
     owner = holder(view.directory)
     mark = view.refresh()
     infos = view.segments()
     contents = view.directory.contents()
     segments = [_segment(info, view.damage) for info in infos]
+    remembered = _newest(view, contents.snapshots)
     stored = marks.read(view.directory.files, view.directory.mark)
     return Inventory(
         path=str(view.directory.path),
@@ -95,8 +99,9 @@ def take(path: Path, progress: Callable[[int], None]) -> Inventory:
         messages=sum(s.messages for s in segments),
         bytes=sum(s.bytes for s in segments),
         segments=segments,
-        logs=_logs(view, infos, _remembered(view, contents.snapshots)),
+        logs=_logs(view, infos, remembered),
         snapshots=contents.snapshots,
+        snapshot_us=remembered.time_us if remembered is not None else None,
         free=contents.free,
         quarantine=_names(view),
         damage=view.damage,
@@ -113,20 +118,20 @@ def _segment(info: SegmentInfo, damage: list[Damage]) -> SegmentFacts:
     )
 
 
-def _remembered(view: DirectoryView, sequences: list[int]) -> tuple[State, int]:
-    """What the newest whole snapshot remembers, and up to which commit."""
+def _newest(view: DirectoryView, sequences: list[int]) -> Snapshot | None:
+    """The newest whole snapshot."""
     for sequence in reversed(sequences):
         found = snapshots.read(view.directory, sequence)
         if found is not None:
-            try:
-                return State(found.journal), found.sequence
-            except InvalidArgument:
-                continue
-    return State(), 0
+            with suppress(InvalidArgument):
+                State(found.journal)
+                return found
+    return None
 
 
-def _logs(view: DirectoryView, infos: list[SegmentInfo], remembered: tuple[State, int]) -> list[LogFacts]:
-    state, covered = remembered
+def _logs(view: DirectoryView, infos: list[SegmentInfo], remembered: Snapshot | None) -> list[LogFacts]:
+    state = State(remembered.journal if remembered is not None else None)
+    covered = remembered.sequence if remembered is not None else 0
     first: dict[int, int] = {}
     messages: dict[int, int] = {}
     for info in infos:
@@ -140,7 +145,7 @@ def _logs(view: DirectoryView, infos: list[SegmentInfo], remembered: tuple[State
             state.apply(frame.spans(), lambda frame=frame: frame.sections)  # type: ignore[misc]
     numbers = sorted(state.next_offsets.keys() | state.names.keys())
     return [
-        LogFacts(n, state.names.get(n), first.get(n), state.next_offsets.get(n, 0), messages.get(n, 0))
+        LogFacts(n, state.names.get(n), first.get(n), state.next_offset(n), messages.get(n, 0))
         for n in numbers
     ]
 

@@ -88,6 +88,8 @@ def _print_inventory(found: Inventory, path: Path) -> None:
     facts.add_row("messages", f"{found.messages:,}")
     facts.add_row("bytes", output.size(found.bytes))
     facts.add_row("snapshots", ", ".join(f"at {s}" for s in found.snapshots) or "none")
+    if found.snapshot_us is not None:
+        facts.add_row("last snapshot", output.moment(found.snapshot_us))
     facts.add_row("free files", str(len(found.free)))
     facts.add_row("quarantine", f"{len(found.quarantine)} files" if found.quarantine else "empty")
     console.print(facts)

@@ -18,7 +18,14 @@ from typing import Any, Final
 import msgspec
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    DownloadColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 from penstock.cli.streams import reason
@@ -50,6 +57,8 @@ def answering(path: Path) -> Iterator[None]:
         yield
         sys.stdout.flush()
     except PenstockError as error:
+        if _is_interrupted(error):
+            raise KeyboardInterrupt from None
         warn(f"penstock: {error}")
         raise typer.Exit(WRONG_USE) from None
     except OSError as error:
@@ -57,8 +66,15 @@ def answering(path: Path) -> Iterator[None]:
         raise typer.Exit(WRONG_USE) from None
 
 
+def _is_interrupted(error: BaseException | None) -> bool:
+    """Whether an error only follows from Ctrl-C: what was interrupted could not be put in order either."""
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__context__
+    return error is not None
+
+
 @contextmanager
-def progress_over(total_bytes: int, what: str) -> Iterator[Callable[[int], None]]:
+def progress_over(total_bytes: int | None, what: str) -> Iterator[Callable[[int], None]]:
     """A progress bar over bytes on stderr, if that is a terminal; otherwise nothing."""
     if not sys.stderr.isatty():
         yield lambda _bytes: None
@@ -66,6 +82,18 @@ def progress_over(total_bytes: int, what: str) -> Iterator[Callable[[int], None]
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task(what, total=total_bytes)
+        yield lambda done: bar.advance(task, done)
+
+
+@contextmanager
+def progress_of(total: int | None, what: str) -> Iterator[Callable[[int], None]]:
+    """The same over messages; None if nobody knows how many there will be."""
+    if not sys.stderr.isatty():
+        yield lambda _count: None
+        return
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=total)
         yield lambda done: bar.advance(task, done)
 
 

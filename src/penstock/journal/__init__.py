@@ -16,6 +16,8 @@ Read the modules in this order; each opens with its theory of operation.
 `snapshot`     the state at a sequence number, two of them
 `state`        what the journal itself must remember when segments are gone
 `damage`       what was found broken, said the same way everywhere
+`labels`       the segments' headers, read together: which of them can be believed
+`ending`       how a segment ends: rot, torn or void; one judge for opening and `verify`
 `view`         the journal as a reader sees it, from inside the owner or from another process
 `reading`      by log and offset, by time, or frame by frame
 `recovery`     scan, then tell clean from torn from rotten, and mend

@@ -32,7 +32,7 @@ from penstock.journal.damage import ROT, Damage, of_bad
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
 from penstock.journal.rows import CLEANED, MESSAGES, Rows, Section
-from penstock.journal.segment import GAPS, Bad, Label, Scan, Writer
+from penstock.journal.segment import GAPS, Bad, Scan, Writer
 from penstock.journal.view import SegmentInfo
 from penstock.ranges import RangeSet
 
@@ -47,6 +47,9 @@ class DeadRange(NamedTuple):
 
 Dead = Callable[[int, int, int], Iterable[DeadRange]]
 
+
+#: The largest outcome: its column is of 16 bits.
+OUTCOME_MAX: Final = 2**15 - 1
 
 #: Dead ranges recorded in one commit: far below what a frame holds.
 RANGES_AT_ONCE: Final = 100_000
@@ -82,7 +85,8 @@ def _clean_segment(journal: Journal, info: SegmentInfo, dead: Dead, done: Cleane
         journal.commit([record])
     journal.sync()
     if live:
-        kept = rewrite(journal, info, {log: plan.dead for log, plan in plans.items()})
+        gone_by_log = {log: plan.dead for log, plan in plans.items()}
+        kept = rewrite(journal, info, _without(journal, info, gone_by_log))
         if kept is None:
             return
         done.segments_rewritten += 1
@@ -105,16 +109,29 @@ class Plan:
         entry = info.index.logs[log]
         self.dead = journal.state.explained(log, entry.first, entry.last + 1)
         self.new: list[DeadRange] = []
-        for named in dead(log, entry.first, entry.last):
-            if named.outcome < 0:
-                raise InvalidArgument(
-                    f"an outcome is not negative, as {named.outcome} is: those are the journal's own"
-                )
+        for named in _checked(dead(log, entry.first, entry.last)):
             first, last = max(named.first, entry.first), min(named.last, entry.last)
             for gap in self.dead.gaps(first, last + 1) if first <= last else ():
                 self.new.append(DeadRange(gap.start, gap.stop - 1, named.outcome))
                 self.dead.add(gap.start, gap.stop)
         self.present = len(self.dead) - (entry.last - entry.first + 1 - entry.rows)
+
+
+def _checked(answer: Iterable[DeadRange]) -> list[DeadRange]:
+    """What a callback said, if it can be meant."""
+    if not isinstance(answer, Iterable):
+        raise InvalidArgument(f"`dead` returns a list of DeadRange, empty if nothing is dead, not {answer!r}")
+    ranges = list(answer)
+    for named in ranges:
+        if type(named) is not DeadRange or not all(type(number) is int for number in named):
+            raise InvalidArgument(
+                f"`dead` returns a list of DeadRange, each of three whole numbers, not {named!r}"
+            )
+        if not 0 <= named.outcome <= OUTCOME_MAX:
+            raise InvalidArgument(
+                f"an outcome is 0 to {OUTCOME_MAX}, not {named.outcome}: negative ones are the journal's own"
+            )
+    return ranges
 
 
 def _records(journal: Journal, info: SegmentInfo, plans: dict[int, Plan], *, dropped: bool) -> Iterator[Rows]:
@@ -134,51 +151,64 @@ def _records(journal: Journal, info: SegmentInfo, plans: dict[int, Plan], *, dro
         yield Rows(CLEANED, 0, 1, {"segment": info.number, "time": now})
 
 
-def rewrite(journal: Journal, info: SegmentInfo, gone: dict[int, RangeSet]) -> int | None:
-    """Replace a segment by one without the offsets in `gone` and without rows of other kinds; its new length in bytes.
+#: Writes what is to stay of an open segment into a draft; False if the segment is to be left as it is.
+Copy = Callable[[int, Writer], bool]
 
-    None if it is left as it is: because damage came to light, which must not go with the rest, or because nothing would be won.
+
+def rewrite(journal: Journal, info: SegmentInfo, copy: Copy) -> int | None:
+    """Replace a segment by what `copy` takes over of it, by one rename; its new length in bytes, or None if it was left as it is."""
+    directory = journal.directory
+    label = info.label._replace(generation=directory.files.random(), flags=GAPS)
+    with directory.files.opened(directory.segment(info.number)) as fd:
+        writer = Writer.draft(directory, label, recycle=None, reserve=0)
+        try:
+            if not copy(fd, writer):
+                writer.discard(directory, recycle=None)
+                return None
+            epoch = max(writer.index.epoch, info.index.epoch)
+            writer.seal(sequence=info.next_sequence or 0, time_us=info.index.newest, epoch=epoch)
+            writer.trim()
+            journal.replace(info, writer)
+            return writer.end
+        except BaseException:
+            writer.discard(directory, recycle=None)
+            raise
+        finally:
+            writer.close()
+
+
+def _without(journal: Journal, info: SegmentInfo, gone: dict[int, RangeSet]) -> Copy:
+    """Copy a segment without the offsets in `gone` and without rows of other kinds.
+
+    It is left as it is when damage comes to light, which must not go with the rest; when it holds columns of a newer version, which
+    this one cannot copy; and when nothing would be won, or payloads that were shared no longer fit one frame.
     """
-    files = journal.directory.files
-    label = Label(
-        info.number, files.random(), info.label.first_sequence, info.label.created_us, info.label.epoch, GAPS
-    )
-    writer = Writer.draft(journal.directory, label, recycle=None, reserve=0)
-    try:
-        if not _copy_segment(journal, info, writer, gone) or writer.end >= info.end:
-            writer.discard(journal.directory, recycle=None)
-            return None
-        writer.seal(
-            sequence=info.next_sequence or 0,
-            time_us=info.index.newest,
-            epoch=max(writer.index.epoch, info.index.epoch),
-        )
-        writer.trim()
-        journal.replace(info, writer)
-        return writer.end
-    except BatchTooLarge:  # payloads that were shared no longer fit one frame
-        writer.discard(journal.directory, recycle=None)
-        return None
-    finally:
-        writer.close()
 
-
-def _copy_segment(journal: Journal, info: SegmentInfo, writer: Writer, gone: dict[int, RangeSet]) -> bool:
-    """Copy what is live; False if something cannot be read."""
-    files = journal.directory.files
-    fd = files.open(journal.directory.segment(info.number))
-    try:
-        scan = Scan(files, fd, info.label, limit=info.end, stop_sequence=info.next_sequence)
+    def copy(fd: int, writer: Writer) -> bool:
+        scan = Scan(journal.directory.files, fd, info.label, limit=info.end, stop_sequence=info.next_sequence)
         for item in scan:
             if isinstance(item, Bad):
                 journal.note_damage(of_bad(item, ROT))
                 return False
-            _copy_live(item, writer, gone)
+            if not all(map(_is_known, item.sections)):
+                return False
+            try:
+                _copy_live(item, writer, gone)
+            except BatchTooLarge:
+                return False
         if not scan.sealed:
             journal.note_damage(Damage(info.number, scan.end, info.end, ROT))
-        return scan.sealed
-    finally:
-        files.close(fd)
+        return scan.sealed and writer.end < info.end
+
+    return copy
+
+
+def _is_known(section: Section) -> bool:
+    """Whether this version knows every column of a section."""
+    if section.kind is None:
+        return False
+    numbers = {field.number for field in section.kind.fields.values()}
+    return bool(len(numbers & section.columns().keys()) == section.columns_count)
 
 
 def _copy_live(frame: Frame, writer: Writer, gone: dict[int, RangeSet]) -> None:

@@ -283,6 +283,15 @@ def parse(
     table: memoryview, section: memoryview, columns: int, rows: int
 ) -> tuple[dict[int, Column], dict[int, int]]:
     """The columns of a section by number, and the shared ones as (number, index of the section they are in)."""
+    try:
+        return _parse(table, section, columns, rows)
+    except struct.error as error:
+        raise CorruptJournal("a section's table of columns is cut short") from error
+
+
+def _parse(
+    table: memoryview, section: memoryview, columns: int, rows: int
+) -> tuple[dict[int, Column], dict[int, int]]:
     found: dict[int, Column] = {}
     shared: dict[int, int] = {}
     end = len(section)

@@ -22,21 +22,24 @@ An error while writing is *sticky*: the tickets of that commit and all that wait
 
 from __future__ import annotations
 
-import asyncio
 import copy
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock import limits
 from penstock.errors import JournalFailed, PenstockError
 from penstock.journal.rows import Rows
 
+if TYPE_CHECKING:  # who does not use asyncio does not pay for importing it
+    import asyncio
+    from asyncio import AbstractEventLoop as Loop
+
 Lock = AbstractContextManager[object]
 Answer = TypeVar("Answer")
-Loop = asyncio.AbstractEventLoop
 
 #: Who leads if no thread of a caller does.
 NOBODY: Final = 0
@@ -86,6 +89,16 @@ class Ticket:
             gate.release()
 
 
+def running_loop() -> Loop:
+    """The loop of this thread. Where one runs asyncio was imported; who does not use it does not pay for importing it."""
+    loop: Loop = sys.modules["asyncio"].get_running_loop() if "asyncio" in sys.modules else _no_loop()
+    return loop
+
+
+def _no_loop() -> Loop:
+    raise RuntimeError("no running event loop")
+
+
 def fresh_copy(error: PenstockError) -> PenstockError:
     """The same error to be raised once more: an error that is shared would collect everybody's tracebacks."""
     fresh = copy.copy(error)
@@ -122,6 +135,9 @@ class GroupCommit:
         self._last: threading.Lock | None = None  # released when nobody leads any more, for `stop`
         self.pending_bytes = 0  # of what is queued or being written
         self.failure: PenstockError | None = None
+        self.on_failure: Callable[[PenstockError], None] | None = (
+            None  # told once; it must not wait for anything
+        )
 
     # --- queueing (the caller holds the lock) ---
 
@@ -167,7 +183,7 @@ class GroupCommit:
         The worker leads from the end of the loop's turn on. Then everybody who publishes in that turn is in the same commit, and the
         worker does not fight with the loop for the interpreter while they queue.
         """
-        future: asyncio.Future[int] = asyncio.Future(loop=loop)
+        future: asyncio.Future[int] = loop.create_future()
         with self._lock:
             if ticket._futures is None:
                 ticket._futures, ticket._loop = [], loop
@@ -193,6 +209,10 @@ class GroupCommit:
         try:
             while not ticket.done:
                 with self._lock:
+                    if (
+                        ticket.done and self._leader is not ticket
+                    ):  # while we waited for the lock: nobody would open a gate any more
+                        return
                     gate = self._gate_of(ticket, me)
                 if gate is None:
                     self._lead(ticket, me)
@@ -248,7 +268,9 @@ class GroupCommit:
 
         What an interrupted leader had in hand, and did not write, comes first.
         """
-        batch = self._in_hand = [ticket for ticket in self._in_hand if not ticket.done]
+        batch = self._in_hand = (
+            [ticket for ticket in self._in_hand if not ticket.done] if self._in_hand else []
+        )
         if batch and self._pending and self._pending[0] is batch[-1]:
             self._pending.popleft()
         size = rows = sections = 0
@@ -270,6 +292,8 @@ class GroupCommit:
 
     def _commit(self, batch: list[Ticket]) -> BaseException | None:
         interrupted = self._write(batch)
+        if len(batch) == 1 and not batch[0].sync and batch[0].at_rest is None:
+            return self._finish(batch) or interrupted
         to_sync = [ticket for ticket in batch if ticket.sync]
         if to_sync:
             if len(to_sync) < len(batch):
@@ -290,6 +314,7 @@ class GroupCommit:
     def fail(self, error: BaseException, in_hand: Sequence[Ticket] = ()) -> None:
         """Refuse everything from now on: what is on the disk is no longer known. The leader names what it had in hand."""
         with self._lock:
+            first = self.failure is None
             if self.failure is None and isinstance(error, PenstockError):
                 self.failure = error
             elif self.failure is None:
@@ -301,6 +326,8 @@ class GroupCommit:
             waiting = [*in_hand, *self._pending]
             if isinstance(self._leader, Ticket):  # nothing is left to lead
                 self._leader = NOBODY
+        if first and self.on_failure is not None:
+            self.on_failure(self.failure)
         self._complete(waiting, self.failure)
         with self._lock:
             while self._pending and self._pending[0].done:

@@ -17,6 +17,7 @@ have. Any other file is left alone.
 from __future__ import annotations
 
 import re
+import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -93,51 +94,80 @@ class Directory:
                 foreign.append(name)
         return Contents(found[SEGMENT], found[SUMMARY], found[SNAPSHOT], found[FREE], drafts), foreign
 
-    def set_aside(self, name: str, data: bytes) -> Path:
-        """Keep a copy of damaged bytes, once: the same damage found again makes no second file."""
+    def require_journal(self) -> None:
+        """Say so if this is no journal. With a mark or a snapshot it was one, even if every segment of it is gone."""
+        if self.path.is_dir():
+            contents, _ = self.survey()
+            if contents.segments or contents.snapshots or self.mark.exists():
+                return
+        raise CorruptJournal(f"{self.path} is not a journal: there are no segments in it")
+
+    # --- the quarantine: nothing in it is ever overwritten, because it is evidence ---
+
+    def keep(self, name: str, data: bytes) -> str:
+        """Have a copy of damaged bytes in the quarantine; its name there. The same bytes make no second file, others of the name do."""
         path = self.quarantine / name
+        if path.exists() and read_whole(self.files, path) != data:
+            path = path.with_name(f"{path.stem}-{zlib.crc32(data):08x}{path.suffix}")
         if not path.exists():
             self.files.make_directory(self.quarantine)
             write_whole(self.files, path, data)
-        return path
+        return path.name
 
     def set_range_aside(self, segment: int, position: int, end: int) -> str:
         """Keep a copy of a range of a segment; its name in the quarantine."""
-        fd = self.files.open(self.segment(segment))
-        try:
+        with self.files.opened(self.segment(segment)) as fd:
             data = self.files.read(fd, end - position, position)
-        finally:
-            self.files.close(fd)
-        return self.set_aside(f"segment-{segment:020d}-{position}-{end}.bytes", data).name
+        return self.keep(f"segment-{segment:020d}-{position}-{end}.bytes", data)
+
+    def move_aside(self, path: Path) -> str:
+        """Move a whole file into the quarantine; its name there."""
+        self.files.make_directory(self.quarantine)
+        name = path.name
+        if (self.quarantine / name).exists():
+            name = f"{name}-{self.files.random():016x}"
+        self.files.rename(path, self.quarantine / name)
+        self.files.sync_directory(self.quarantine)
+        self.files.sync_directory(self.path)
+        return name
 
 
 class Ownership:
-    """The lock of a directory, held by one process at a time."""
+    """The lock of a directory, held by one process at a time.
+
+    It is the directory itself that is locked, and the file `lock` in it, which says by whom. Whoever removes that file, or puts another in its
+    place, removes no lock.
+    """
 
     def __init__(self, directory: Directory) -> None:
         files = directory.files
         self._files = files
-        self._fd = files.open(directory.lock, write=True, create=True)
+        self._held: list[int] = []
         try:
-            if not _locked(files, self._fd):
-                holder = _holder_named_in(directory)
-                raise DirectoryLocked(
-                    f"{directory.path} is held by {holder}. One process may own a journal: let it finish, or run "
-                    "`penstock serve` on the directory and connect to that",
-                    holder=holder,
-                )
+            self._hold(directory, files.open(directory.path))
+            file = files.open(directory.lock, write=True, create=True)
+            self._hold(directory, file)
             text = files.whoami().encode()
-            files.write(self._fd, text, 0)
-            files.truncate(self._fd, len(text))
+            files.write(file, text, 0)
+            files.truncate(file, len(text))
         except BaseException:
-            files.close(self._fd)
+            self.release()
             raise
 
+    def _hold(self, directory: Directory, fd: int) -> None:
+        self._held.append(fd)
+        if not _locked(self._files, fd):
+            holder = _holder_named_in(directory)
+            raise DirectoryLocked(
+                f"{directory.path} is held by {holder}. One process may own a journal: let it finish, or run "
+                "`penstock serve` on the directory and connect to that",
+                holder=holder,
+            )
+
     def release(self) -> None:
-        """Also what a forked child does with its copy: the parent's lock stays."""
-        if self._fd >= 0:
-            fd, self._fd = self._fd, -1
-            self._files.close(fd)
+        """Also what a forked child does with its copies: the parent's lock stays."""
+        while self._held:
+            self._files.close(self._held.pop())
 
 
 def _locked(files: Files, fd: int) -> bool:
@@ -151,15 +181,14 @@ def _locked(files: Files, fd: int) -> bool:
 def holder(directory: Directory) -> str | None:
     """Who holds the directory, or None if nobody does. It changes nothing."""
     files = directory.files
-    try:
-        fd = files.open(directory.lock)
-    except FileNotFoundError:
-        return None
-    try:
+    with files.opened(directory.path) as fd:
         return None if files.lock(fd) else _holder_named_in(directory)
-    finally:
-        files.close(fd)
 
 
 def _holder_named_in(directory: Directory) -> str:
-    return read_whole(directory.files, directory.lock).decode(errors="replace").strip() or "another process"
+    """For people to read, if the file that says it is still there."""
+    try:
+        name = read_whole(directory.files, directory.lock).decode(errors="replace").strip()
+    except FileNotFoundError:
+        name = ""
+    return name or "another process"

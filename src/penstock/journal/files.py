@@ -21,7 +21,7 @@ import os
 import socket
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, TypeVar
 
@@ -63,6 +63,15 @@ class Files:
         """A descriptor, for reading unless `write`."""
         flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
         return self._call(os.open, path, flags, 0o600)
+
+    @contextlib.contextmanager
+    def opened(self, path: Path) -> Iterator[int]:
+        """A descriptor for reading, closed afterwards."""
+        fd = self.open(path)
+        try:
+            yield fd
+        finally:
+            self.close(fd)
 
     def close(self, fd: int) -> None:
         """Linux closes the descriptor whatever it answers, so this is never repeated; what matters was synced before."""
@@ -107,6 +116,11 @@ class Files:
 
     def size(self, fd: int) -> int:
         return self._call(os.fstat, fd).st_size
+
+    def identity(self, path: Path) -> tuple[int, int, int]:
+        """What stays the same while a file is the same one and nobody has written to it."""
+        found = self._call(os.stat, path)
+        return found.st_ino, found.st_mtime_ns, found.st_size
 
     def truncate(self, fd: int, size: int) -> None:
         self._call(os.ftruncate, fd, size)
@@ -171,19 +185,28 @@ class Files:
 
 def read_whole(files: Files, path: Path) -> bytes:
     """The content of a small file."""
-    fd = files.open(path)
-    try:
+    with files.opened(path) as fd:
         return files.read(fd, files.size(fd), 0)
-    finally:
-        files.close(fd)
 
 
 def write_whole(files: Files, path: Path, data: bytes, *, check: bool = False) -> None:
     """Replace a small file as a whole: after a crash it is the old one or the new one, never a mixture.
 
-    With `check` it is read back from the disk before it replaces the old one.
+    With `check` it is read back from the disk before it replaces the old one. If it cannot be written, nothing of it stays behind: on a
+    full disk a draft would keep the room that it was refused for.
     """
     draft = path.with_name(path.name + ".tmp")
+    try:
+        _write_draft(files, draft, data, check=check)
+        files.rename(draft, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            files.unlink(draft)
+        raise
+    files.sync_directory(path.parent)
+
+
+def _write_draft(files: Files, draft: Path, data: bytes, *, check: bool) -> None:
     fd = files.open(draft, write=True, create=True)
     try:
         files.truncate(fd, 0)
@@ -192,11 +215,9 @@ def write_whole(files: Files, path: Path, data: bytes, *, check: bool = False) -
         if check:
             files.forget_cached(fd)
             if files.read(fd, len(data) + 1, 0) != data:
-                raise OSError(errno.EIO, f"{path.name} reads back differently from what was written")
+                raise OSError(errno.EIO, f"{draft.name} reads back differently from what was written")
     finally:
         files.close(fd)
-    files.rename(draft, path)
-    files.sync_directory(path.parent)
 
 
 def at_fork(in_child: Callable[[], None]) -> None:

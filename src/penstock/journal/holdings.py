@@ -60,22 +60,29 @@ class Holdings:
     def draft(self, first_sequence: int, *, epoch: int, now_us: int, room: int) -> Draft:
         """Make the next segment ready, and sync it: on a full disk there is then none, and nothing has happened."""
         label = Label(self._number, self._files.random(), first_sequence, now_us, epoch)
-        with self.lock:  # taken out of the list at once, so that nobody gives its space back meanwhile
-            recycle = self._free.pop(0) if self._free else None
-        try:
-            writer = Writer.draft(self._directory, label, recycle=recycle, reserve=limits.RESERVE_BYTES)
+        while True:
+            with self.lock:  # taken out of the list at once, so that nobody gives its space back meanwhile
+                recycle = self._free.pop(0) if self._free else None
             try:
-                writer.make_room(room)
-                writer.sync()
+                return Draft(self._drafted(label, recycle, room), recycle)
+            except FileNotFoundError:
+                if recycle is None:  # a used file that somebody removed is none; take the next
+                    raise
             except BaseException:
-                writer.close()
-                writer.discard(self._directory, recycle=recycle)
+                with self.lock:
+                    self._free += [recycle] if recycle is not None else []
                 raise
+
+    def _drafted(self, label: Label, recycle: int | None, room: int) -> Writer:
+        writer = Writer.draft(self._directory, label, recycle=recycle, reserve=limits.RESERVE_BYTES)
+        try:
+            writer.make_room(room)
+            writer.sync()
         except BaseException:
-            with self.lock:
-                self._free += [recycle] if recycle is not None else []
+            writer.close()
+            writer.discard(self._directory, recycle=recycle)
             raise
-        return Draft(writer, recycle)
+        return writer
 
     def publish(self, draft: Draft) -> None:
         """Give a draft its name. From here on it is part of the journal, though nothing is written to it yet."""

@@ -21,14 +21,13 @@ order tidy, the tail's sync lock, lock.
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
-from typing import Final, Self
+from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
 from msgspec import structs
@@ -48,23 +47,23 @@ from penstock.journal import frame as frames
 from penstock.journal import reading
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.commit import Ticket
-from penstock.journal.damage import Damage, known_messages
+from penstock.journal.commit import Ticket, running_loop
+from penstock.journal.damage import MISSING, Damage, known_messages
 from penstock.journal.directory import Directory, Ownership
 from penstock.journal.files import NO_SPACE, Files, at_fork, require_little_endian
 from penstock.journal.frame import Frame
 from penstock.journal.mark import Mark
 from penstock.journal.reading import Batch
-from penstock.journal.recovery import Recovery, Replay, Report, Restore
-from penstock.journal.rows import (
-    MESSAGES,
-    Rows,
-)
+from penstock.journal.recovery import Recovery, Replay, Report, Restore, rows_of
+from penstock.journal.rows import MESSAGES, Kind, Rows
 from penstock.journal.segment import Writer
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, State
 from penstock.journal.tail import DURABILITIES, Durability, Tail
 from penstock.journal.view import Moved, SegmentInfo
+
+if TYPE_CHECKING:
+    import asyncio
 
 
 class Stats(msgspec.Struct, frozen=True):
@@ -107,7 +106,7 @@ class Journal:
         clock: Clock | None = None,
         files: Files | None = None,
     ) -> None:
-        _check_settings(durability, commit_interval_ms, segment_bytes)
+        check_settings(durability, commit_interval_ms, segment_bytes)
         require_little_endian()
         self.directory = Directory(files or Files(), Path(path).absolute())
         self.durability = durability
@@ -115,6 +114,7 @@ class Journal:
         self._clock = clock or SystemClock()
         self._lock = threading.RLock()
         self._tidy = threading.Lock()
+        self._tidier = 0  # the thread that holds it
         self._closing = threading.Lock()
         self._closed = False
         self._tail = Tail(
@@ -171,8 +171,9 @@ class Journal:
 
     def next_offset(self, log: int) -> int:
         """The offset that a log's next message gets."""
+        reading.require_number("a log's number", log)
         with self._lock:
-            return self._next_offsets.get(log, 0)
+            return self._next_offsets.get(log, self.state.floor)
 
     def append(
         self, rows: Sequence[Rows], *, sync: bool = True, then: Callable[[], None] | None = None
@@ -195,7 +196,7 @@ class Journal:
 
     def submit(self, rows: Sequence[Rows], *, sync: bool = True) -> asyncio.Future[int]:
         """Append, and get a future of the running loop; the writing is done by a thread."""
-        loop = asyncio.get_running_loop()
+        loop = running_loop()
         with self._lock:
             return self._queue(rows, sync=sync, loop=loop).promise(loop)
 
@@ -205,6 +206,26 @@ class Journal:
             ticket = self._group.queue([], 0, sync=True)
         ticket.wait()
         return self.durable_sequence
+
+    def require_room(self, kind: Kind, size: int) -> None:
+        """Raise what appending rows of a kind, of `size` bytes in all, would raise for want of room; and keep that room for them.
+
+        For a caller who must know before it changes anything: nobody else may append in between.
+        """
+        if self._tail.has_room(size + frames.OVERHEAD):
+            return
+        with self._lock:
+            if self._group.failure is not None:
+                raise self._tail.failure()
+            if size + frames.OVERHEAD > limits.FRAME_BYTES_MAX:
+                raise BatchTooLarge(
+                    f"a commit of {size} bytes is over the bound of {limits.FRAME_BYTES_MAX} bytes: make it several"
+                )
+            self._tail.take_room([kind], size + frames.OVERHEAD)
+
+    def tell_of_failure(self, callback: Callable[[PenstockError], None]) -> None:
+        """Have `callback` called when the journal fails or is closed, by whichever thread notices. It must not wait for anything."""
+        self._group.on_failure = callback
 
     def barrier(self) -> Ticket:
         """A ticket whose commit holds all rows that were appended before it, and none that come after it."""
@@ -227,7 +248,7 @@ class Journal:
                 f"a commit of {size} bytes in {len(rows)} sections is over the bound of {limits.FRAME_BYTES_MAX} bytes, "
                 f"or {limits.FRAME_SECTIONS_MAX} sections: make it several"
             )
-        self._tail.take_room(rows, size)
+        self._tail.take_room([r.kind for r in rows], size)
         self._next_offsets.update(offsets)
         for r in rows:
             r.spent = True
@@ -255,6 +276,9 @@ class Journal:
                 raise InvalidArgument(
                     "rows that share payloads must come after those they share, in the same append"
                 )
+            if len(rows) == 1:
+                r.prepare(alone=False)
+                break
             if id(r) in seen:
                 raise InvalidArgument("the same rows stand twice in one append")
             seen.add(id(r))
@@ -345,9 +369,21 @@ class Journal:
     @contextmanager
     def tidying(self, what: str) -> Iterator[None]:
         """One at a time may write snapshots, drop or replace segments; an I/O error in it is not the journal's end."""
+        self._require_not_tidying(what)
         with self._tidy, _telling_what_failed(what, MaintenanceFailed):
             self._require_open()
-            yield
+            self._tidier = threading.get_ident()
+            try:
+                yield
+            finally:
+                self._tidier = 0
+
+    def _require_not_tidying(self, what: str) -> None:
+        """A callback that is asked while tidying cannot wait for the end of it."""
+        if self._tidier == threading.get_ident():
+            raise InvalidArgument(
+                f"{what} must wait until cleaning is done: do not ask for it in its callback"
+            )
 
     def _require_open(self) -> None:
         if self._group.failure is not None:
@@ -380,19 +416,27 @@ class Journal:
             self.damage[self.damage.index(damage)] = known
             for log, first, last in known.spans:
                 self.state.record_cleaned(log, first, last, DAMAGED)
+            if info is not None and info.sealed and (damage.complete or known.spans):
+                self._account_for(known)
+
+    def _account_for(self, damage: Damage) -> None:
+        """Have it in the next commit which messages damage cost, so that later owners know of it."""
+        lost = [(log, first, last, DAMAGED) for log, first, last in damage.spans]
+        with suppress(PenstockError):  # then the next opening finds it and says so
+            self._queue(rows_of(damage, lost, self._clock.now_us()), sync=False)
 
     def _examined(self, info: SegmentInfo, damage: Damage) -> Damage:
         """Damage with the messages it cost and a copy of its bytes; the segment's summary will say it to later owners."""
+        if damage.what == MISSING:
+            spans = [(log, entry.first, entry.last) for log, entry in info.index.logs.items()]
+            known = structs.replace(damage, spans=self._unexplained(spans))
+            info.damage.append(known)
+            return known
         spans = damage.spans
         with suppress(Moved, OSError, MaintenanceFailed):
             if not damage.complete:
                 lost = reading.missing_offsets(QuietView(self), info) if not info.damage else []
-                with self._lock:
-                    spans = [
-                        (log, gap.start, gap.stop - 1)
-                        for log, first, last in lost
-                        for gap in self.state.explained(log, first, last + 1).gaps(first, last + 1)
-                    ]
+                spans = self._unexplained(lost)
             copy = self.directory.set_range_aside(damage.segment, damage.position, damage.end)
             known = structs.replace(
                 damage, spans=spans, messages=max(damage.messages, known_messages(spans)), copy=copy
@@ -403,6 +447,15 @@ class Journal:
                     self._tail.held.write_summary(info)
             return known
         return damage
+
+    def _unexplained(self, lost: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
+        """Without the messages that are on record as gone."""
+        with self._lock:
+            return [
+                (log, gap.start, gap.stop - 1)
+                for log, first, last in lost
+                for gap in self.state.explained(log, first, last + 1).gaps(first, last + 1)
+            ]
 
     def stats(self) -> Stats:
         """What the journal knows of itself, damage included."""
@@ -425,6 +478,7 @@ class Journal:
 
     def close(self) -> None:
         """Commit what is queued, sync, and let go of the directory. After a failure nothing is synced any more."""
+        self._require_not_tidying("closing the journal")
         with self._closing:
             if self._closed:
                 return
@@ -457,6 +511,7 @@ class Journal:
         """In a forked child: drop the lock's copy, so that it ends with the parent, and refuse everything."""
         self._lock = threading.RLock()
         self._tidy, self._closing = threading.Lock(), threading.Lock()
+        self._tidier = 0
         self._closed = True
         self._tail.orphan(
             self._lock,
@@ -533,7 +588,8 @@ def _telling_what_failed(what: str, kind: type[PenstockError] = JournalFailed) -
         raise kind(f"{what} failed: {error}") from error
 
 
-def _check_settings(durability: str, commit_interval_ms: float, segment_bytes: int) -> None:
+def check_settings(durability: str, commit_interval_ms: float, segment_bytes: int) -> None:
+    """Raise what is wrong with how a journal is to be kept."""
     if not isinstance(commit_interval_ms, int | float) or not isinstance(segment_bytes, int):
         raise InvalidArgument("commit_interval_ms and segment_bytes are numbers")
     if durability not in DURABILITIES:

@@ -20,6 +20,7 @@ import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from penstock import limits
 from penstock.errors import CorruptJournal
 from penstock.journal.files import Files, read_whole
 
@@ -63,6 +64,14 @@ def read(files: Files, path: Path) -> Mark | None:
         return decode(read_whole(files, path)[: LAYOUT.size])
     except FileNotFoundError:
         return None
+
+
+def read_beside_owner(files: Files, path: Path) -> Mark | None:
+    """The same while somebody may be writing it: one that was read half written is whole the next time, a damaged one never is."""
+    for _ in range(limits.MARK_READS_MAX):
+        if (mark := read(files, path)) is not None or not path.exists():
+            return mark
+    return None
 
 
 class MarkFile:

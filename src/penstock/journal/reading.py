@@ -13,14 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from penstock import limits
-from penstock.errors import MaintenanceFailed
+from penstock.errors import InvalidArgument, MaintenanceFailed
 from penstock.journal.damage import MISSING, ROT, Damage, of_bad
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
 from penstock.journal.mark import Mark
 from penstock.journal.rows import MESSAGES, Section
 from penstock.journal.segment import START, Bad, Scan
-from penstock.journal.view import DirectoryView, Moved, SegmentInfo, View, current_generation, require_journal
+from penstock.journal.view import DirectoryView, Moved, SegmentInfo, View, opened, require_generation
 from penstock.ranges import RangeSet
 
 
@@ -67,8 +67,8 @@ class JournalReader:
     """
 
     def __init__(self, path: str | Path, files: Files | None = None) -> None:
-        self._view = DirectoryView(Path(path), files)
-        require_journal(self._view.directory)
+        self._view = DirectoryView(Path(path).absolute(), files)
+        self._view.directory.require_journal()
 
     def read(self, log: int, offset: int = 0) -> Iterator[Batch]:
         """The messages of a log from an offset on, in batches of columns, up to what is synced now."""
@@ -103,7 +103,18 @@ class JournalReader:
 
 def batches(view: View, log: int, offset: int = 0) -> Iterator[Batch]:
     """The messages of a log from `offset` on, up to the mark."""
+    require_number("a log's number", log)
+    require_number("an offset", offset)
+    return _batches(view, log, offset)
 
+
+def require_number(what: str, value: object) -> None:
+    """Numbers are whole numbers."""
+    if type(value) is not int:
+        raise InvalidArgument(f"{what} is a whole number, not {value!r}")
+
+
+def _batches(view: View, log: int, offset: int) -> Iterator[Batch]:
     def wanted(info: SegmentInfo) -> bool:
         entry = info.index.logs.get(log)
         return entry is not None and entry.last >= offset
@@ -120,7 +131,11 @@ def batches(view: View, log: int, offset: int = 0) -> Iterator[Batch]:
 
 def frames(view: View, after: int = 0) -> Iterator[Frame]:
     """Every commit with a sequence number above `after`, up to the mark."""
+    require_number("a sequence number", after)
+    return _frames(view, after)
 
+
+def _frames(view: View, after: int) -> Iterator[Frame]:
     def wanted(info: SegmentInfo) -> bool:
         return info.index.last_sequence > after
 
@@ -137,6 +152,8 @@ def frames(view: View, after: int = 0) -> Iterator[Frame]:
 
 def offset_at(view: View, log: int, time_us: int) -> int | None:
     """The offset of the log's first message that is not older than a time; None if there is none yet."""
+    require_number("a log's number", log)
+    require_number("a time in microseconds", time_us)
 
     def wanted(info: SegmentInfo) -> bool:
         entry = info.index.logs.get(log)
@@ -163,6 +180,8 @@ def _frames_of(
             try:
                 yield from of(info, mark)
                 done = info.number
+            except OSError as error:
+                raise MaintenanceFailed(f"segment {info.number} cannot be read: {error}") from error
             except Moved:
                 mark, gone = _look_again(view, info)
                 done = info.number if gone else done
@@ -185,13 +204,10 @@ def _look_again(view: View, info: SegmentInfo) -> tuple[Mark, bool]:
 def _is_there(view: View, info: SegmentInfo) -> bool:
     """Whether the file is there in the life that the view knows."""
     try:
-        fd = view.directory.files.open(view.directory.segment(info.number))
-    except FileNotFoundError:
+        with opened(view.directory, info.label):
+            return True
+    except Moved:
         return False
-    try:
-        return current_generation(view.directory.files, fd) in (info.label.generation, None)
-    finally:
-        view.directory.files.close(fd)
 
 
 def _from(section: Section, offset: int) -> Batch:
@@ -234,34 +250,20 @@ def _stretches(
 
 def _scan(view: View, info: SegmentInfo, mark: Mark, position: int) -> Iterator[Frame]:
     """The good frames of a segment from a position on, up to the mark."""
-    files = view.directory.files
-    try:
-        fd = files.open(view.directory.segment(info.number))
-    except FileNotFoundError as error:
-        raise Moved from error
-    try:
-        if current_generation(files, fd) not in (info.label.generation, None):
-            raise Moved
-        limit = mark.end if mark.segment == info.number else info.end
+    with opened(view.directory, info.label) as fd:
+        files = view.directory.files
+        # A sealed segment is known to its end, while the mark may be of its earlier life: it was rewritten since the mark was read.
+        limit = mark.end if mark.segment == info.number and not info.sealed else info.end
         scan = Scan(files, fd, info.label, position=position, limit=limit, stop_sequence=info.next_sequence)
         for item in scan:
             if isinstance(item, Frame):
                 yield item
             else:
-                _report(view, fd, info, item)
+                require_generation(files, fd, info.label)  # it is rot, and not the file's next life
+                view.found(of_bad(item, ROT))
         if scan.end < limit and not scan.sealed:
-            _report(view, fd, info, Bad(info.number, scan.end, limit, None, []))
-    except OSError as error:
-        raise MaintenanceFailed(f"segment {info.number} cannot be read: {error}") from error
-    finally:
-        files.close(fd)
-
-
-def _report(view: View, fd: int, info: SegmentInfo, bad: Bad) -> None:
-    """Tell rot from a file that has begun another life."""
-    if current_generation(view.directory.files, fd) not in (info.label.generation, None):
-        raise Moved
-    view.found(of_bad(bad, ROT))
+            require_generation(files, fd, info.label)
+            view.found(of_bad(Bad(info.number, scan.end, limit, None, []), ROT))
 
 
 def missing_offsets(view: View, info: SegmentInfo) -> list[tuple[int, int, int]]:

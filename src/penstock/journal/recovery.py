@@ -2,23 +2,16 @@
 
 Theory of operation
 -------------------
-1. Drafts (`*.tmp`) are thrown away. The newest whole snapshot is loaded; a damaged one is set aside.
+1. The mark, the newest whole snapshot and the segments' headers are read (`labels`). What does not belong there stops the start, and nothing was touched.
+   Then drafts (`*.tmp`) are thrown away, and damaged snapshots are set aside.
 2. Segments are taken in order. One that the snapshot covers is known from its summary; the others are scanned, and the frames above
    the snapshot are replayed. A missing or damaged summary is made again.
-3. At the end of the last segment it is decided what the end is:
-
-   ===========================  =========================================================================
-   nothing bad, all below mark  *clean*: appending goes on there
-   bad, above the mark,         *torn tail*: never acknowledged. A copy is set aside, and it is cut off
-   nothing good behind it
-   bad, at or below the mark,   *rot*: it was synced once. The range is copied into quarantine and skipped, its messages
-   or a good frame behind it    count as damaged, everything around it is served
-   good, above the mark         perhaps only in the kernel's memory, perhaps after a failed sync: copied into a new
-                                segment and synced before anybody is served
-   ===========================  =========================================================================
-
-   If the mark itself is damaged, nothing in the last segment is known to be synced, so it is copied; and a bad end counts as rot, because
-   it may have been acknowledged.
+3. How each segment ends is judged by `ending`. Rot is copied into quarantine and skipped, its messages count as damaged, everything around it is
+   served. A torn end was never acknowledged: a copy is set aside, and it is cut off.
+4. Good frames above the mark are perhaps only in the kernel's memory, perhaps behind a failed sync: they are copied into a new segment, which is synced
+   before anybody is served. If the mark itself is damaged, that is the whole last segment.
+5. What was lost is accounted for in the commit that begins the epoch: messages that are known to be gone, and, where it is not known what a lost
+   range held, offsets that no log uses any more because it may have. An offset that somebody may have seen is never given to another message.
 
 A crash at any step leaves something that the next recovery understands: copies are made before the cut; the new segment is synced
 before it gets its name; from then on the rule "a segment ends where its successor begins" makes the old tail void; and the seal that
@@ -29,6 +22,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from itertools import zip_longest
 from typing import Final, NamedTuple
 
 import msgspec
@@ -36,18 +30,20 @@ import msgspec
 from penstock import limits
 from penstock.clock import Clock
 from penstock.errors import CorruptJournal
+from penstock.journal import labels
 from penstock.journal import mark as marks
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.damage import HEADER, MISSING, ROT, STATE, TORN, Damage, known_messages, of_bad
-from penstock.journal.directory import SNAPSHOT, SUMMARY, Directory
+from penstock.journal.damage import MISSING, ROT, STATE, TORN, Damage, known_messages, of_bad
+from penstock.journal.directory import SNAPSHOT, SUMMARY, Contents, Directory
+from penstock.journal.ending import Bounds, Ending, Walk, bounds_of, judge
 from penstock.journal.frame import Frame
 from penstock.journal.index import SegmentIndex
 from penstock.journal.mark import Mark, MarkFile
 from penstock.journal.rows import CLEANED, MESSAGES, Rows
-from penstock.journal.segment import GAPS, START, Bad, Label, Scan, Writer, read_label
+from penstock.journal.segment import GAPS, START, Bad, Label, Scan, Writer
 from penstock.journal.snapshot import Snapshot
-from penstock.journal.state import DAMAGED, GIVEN_UP, State
+from penstock.journal.state import DAMAGED, GIVEN_UP, UNKNOWN, State
 from penstock.journal.view import SegmentInfo
 from penstock.ranges import RangeSet
 
@@ -86,26 +82,38 @@ class Report(msgspec.Struct):
     damage: list[Damage] = []
 
 
-class Gap(NamedTuple):
-    """Offsets that are missing before a frame, which is at `position` of `segment`."""
+Place = tuple[int, int]  # a segment's number, and a position in it
 
-    segment: int
-    position: int
+
+class Gap(NamedTuple):
+    """Offsets of a log that are missing between two frames: one at or behind `after`, or none, and one at `before`."""
+
+    after: Place
+    before: Place
     log: int
     first: int
     stop: int
 
 
-class Walk:
-    """What scanning one segment found: `bad` ranges in order, of which the last `trailing` have no good frame behind them."""
+def _commit(frame: Frame) -> tuple[int, int, int, int]:
+    """The same for a frame and for its copy in another place."""
+    head = frame.header
+    return head.sequence, head.time_us, head.epoch, head.body_bytes
 
-    def __init__(self, info: SegmentInfo) -> None:
-        self.info = info
-        self.bad: list[Bad] = []
-        self.trailing = 0
-        self.above: int | None = None  # the position of the first good frame that is not known to be synced
-        self.sealed = False
-        self.size = 0
+
+def _whole_file(damage: Damage) -> bool:
+    """Whether nothing of a segment could be read, so that it is not known either how long it was."""
+    return damage.what == MISSING or (damage.what == ROT and damage.position == 0)
+
+
+def rows_of(damage: Damage, lost: list[tuple[int, int, int, int]], now_us: int) -> list[Rows]:
+    """Rows that account for damage, and for what was `lost` by it: (log, first, last, outcome)."""
+    where = {"segment": damage.segment, "position": damage.position, "time": now_us}
+    rows = [
+        Rows(CLEANED, log, 1, {**where, "first": first, "last": last, "outcome": outcome})
+        for log, first, last, outcome in lost
+    ]
+    return rows or [Rows(CLEANED, 0, 1, where)]
 
 
 class Recovery:
@@ -131,6 +139,7 @@ class Recovery:
         self._mark: Mark | None = None
         self._snapshot: Snapshot | None = None
         self._gaps: list[Gap] = []
+        self._places: dict[int, Place] = {}  # where each log was last come across
         self.report = Report(cut=[], damage=[])
         self.state = State()
         self.infos: list[SegmentInfo] = []
@@ -144,29 +153,23 @@ class Recovery:
     @property
     def next_number(self) -> int:
         """The number of the next new segment: none is ever used again."""
-        used = [info.number for info in self.infos] + [damage.segment for damage in self.report.damage]
-        return (
-            max(
-                [*used, self._mark.segment if self._mark else 0, *(r.stop - 1 for r in self.state.dropped)],
-                default=0,
-            )
-            + 1
-        )
+        used = [self._mark.segment if self._mark else 0]
+        used += [info.number for info in self.infos] + [damage.segment for damage in self.report.damage]
+        return 1 + max([*used, *(numbers.stop - 1 for numbers in self.state.dropped)])
 
     def run(self) -> None:
         started = self._clock.monotonic_us()
         contents = self._directory.contents()
         self.free = contents.free
-        for name in contents.drafts:
-            self._files.unlink(self._directory.path / name)
-        for number in sorted(set(contents.summaries) - set(contents.segments)):
-            self._files.unlink(self._directory.file(number, SUMMARY))
         self._load_mark(expected=bool(contents.segments))
-        self._load_snapshot(contents.snapshots)
-        labels = self._labels(contents.segments)
-        successors = [*(label.first_sequence for label in labels[1:]), None]
-        for label, next_sequence in zip(labels, successors, strict=False):
-            self._segment(label, next_sequence)
+        damaged = self._load_snapshot(contents.snapshots)
+        chain = self._labels(contents.segments)
+        # Up to here nothing is touched: what does not belong here stops the start.
+        self._tidy_up(contents, damaged)
+        if self._restore is not None and self._snapshot is not None:
+            self._restore(self._snapshot.state)
+        for label, successor in zip_longest(chain, chain[1:]):
+            self._segment(label, successor)
         self._account_for_missing(contents.segments)
         self._account_for_state()
         self._account_for_gaps()
@@ -184,91 +187,107 @@ class Recovery:
             self.sequence, self.epoch = self._mark.sequence, self._mark.epoch
         self.report.mark_damaged = expected and self._mark is None
 
-    def _load_snapshot(self, sequences: list[int]) -> None:
+    def _load_snapshot(self, sequences: list[int]) -> list[int]:
+        """Load the newest whole one; those that are damaged."""
+        damaged: list[int] = []
         for sequence in reversed(sequences):
             found = snapshots.read(self._directory, sequence)
             if found is None:
-                self._set_snapshot_aside(sequence)
+                damaged.append(sequence)
                 continue
             self.snapshots.insert(0, sequence)
             self._snapshot = self._snapshot or found
-        if self._snapshot is None:
-            return
-        self.report.snapshot = self._snapshot.sequence
-        self.state = State(self._snapshot.journal)
-        self.sequence = max(self.sequence, self._snapshot.sequence)
-        self.epoch = max(self.epoch, self._snapshot.epoch)
-        if self._restore is not None:
-            self._restore(self._snapshot.state)
+        self.report.snapshots_damaged = len(damaged)
+        if self._snapshot is not None:
+            self.report.snapshot = self._snapshot.sequence
+            self.state = State(self._snapshot.journal)
+            self.sequence = max(self.sequence, self._snapshot.sequence)
+            self.epoch = max(self.epoch, self._snapshot.epoch)
+        return damaged
 
-    def _set_snapshot_aside(self, sequence: int) -> None:
-        path = self._directory.file(sequence, SNAPSHOT)
-        self._files.make_directory(self._directory.quarantine)
-        self._files.rename(path, self._directory.quarantine / path.name)
-        self._files.sync_directory(self._directory.quarantine)
-        self._files.sync_directory(self._directory.path)
-        self.report.snapshots_damaged += 1
+    def _tidy_up(self, contents: Contents, damaged: list[int]) -> None:
+        for name in contents.drafts:
+            self._files.unlink(self._directory.path / name)
+        for number in sorted(set(contents.summaries) - set(contents.segments)):
+            self._files.unlink(self._directory.file(number, SUMMARY))
+        for sequence in damaged:
+            self._directory.move_aside(self._directory.file(sequence, SNAPSHOT))
 
     def _labels(self, numbers: list[int]) -> list[Label]:
-        labels = []
-        for number in numbers:
-            path = self._directory.segment(number)
-            fd = self._files.open(path)
-            try:
-                label, intact = read_label(self._files, fd, number)
-                size = self._files.size(fd)
-            finally:
-                self._files.close(fd)
-            if intact and label is None:
-                raise CorruptJournal(
-                    f"{path} holds another segment than its name says: give it its own name back"
-                )
-            self._sizes[number] = size
-            if label is None and number > FAR_OFF + max(self._sizes.keys() - {number}, default=0):
+        found = labels.load(self._directory, numbers, self._mark, self._snapshot)
+        self._sizes = {one.number: one.size for one in found}
+        for one, before in zip(found, [0, *numbers], strict=False):
+            path = self._directory.segment(one.number)
+            if one.foreign:
+                raise CorruptJournal(f"{path} {one.foreign}")
+            if one.label is None and one.number > FAR_OFF + before:
                 raise CorruptJournal(
                     f"{path} has a segment's name, a number that no segment of this journal is near, and nothing of a segment in it: "
                     "move it away if it does not belong there"
                 )
-            if label is None:
-                self.report.damage.append(Damage(number, 0, size, ROT))
-                continue
-            if not intact:
-                self.report.damage.append(Damage(number, 0, START, HEADER))
-            labels.append(label)
-        return labels
+            self.report.damage += [one.damage] if one.damage is not None else []
+        return [one.label for one in found if one.label is not None]
 
     # --- one segment ---
 
-    def _segment(self, label: Label, next_sequence: int | None) -> None:
+    def _segment(self, label: Label, successor: Label | None) -> None:
         summary = summaries.read(self._directory, label.number)
         if summary is not None and summary.generation == label.generation:
             self._known(SegmentInfo.from_summary(label, summary))
             return
-        info = SegmentInfo(label, START, SegmentIndex(), next_sequence, [])
+        info = SegmentInfo(label, START, SegmentIndex(), None, [])
         start = START
         if (active := self._indexed(label)) is not None and self._reaches(active):
             info.index, info.end, info.damage = summaries.index_of(active), active.end, list(active.damage)
             self.report.damage += info.damage
             start = self._behind_snapshot(info)
         self.infos.append(info)
-        walk = self._walk(info, start)
-        if next_sequence is None and not walk.sealed:
-            self._end_of_journal(walk)
-        else:
-            self._successor_known(walk, next_sequence or info.index.last_sequence + 1)
+        synced = active.end if active is not None else START
+        walk = self._walk(info, start, bounds_of(label, successor, self._mark, synced=synced))
+        ending = judge(walk)
+        info.end = ending.end
+        if not ending.finished:
+            self._end_of_journal(info, walk, ending)
+            return
+        self._rotten(info, ending.rot)
+        if walk.seal is None and successor is not None:
+            self._keep_what_is_void(walk, ending, successor)
+        following = walk.seal.sequence if walk.seal is not None else walk.bounds.successor
+        self._finish(info, following or walk.last_sequence + 1, sealed=walk.seal is not None)
 
     def _known(self, info: SegmentInfo) -> None:
-        """A segment with a good summary: only what is above the snapshot is read, to be replayed."""
+        """A segment with a good summary: only what is above the snapshot is read, to be replayed. All of it, if the file is too short."""
         self.infos.append(info)
         self.report.damage += info.damage
-        if (info.next_sequence or 0) - 1 <= self._covered():
+        cut = self._sizes.get(info.number, 0) < info.end
+        if info.index.last_sequence <= self._covered() and not cut:
             return
+        bounds = Bounds(sys.maxsize, info.next_sequence, finished=True, marked=True, end=info.end)
         again = SegmentInfo(info.label, START, SegmentIndex(), info.next_sequence, [])
-        walk = self._walk(again, self._behind_snapshot(info))
+        start = START if cut else self._behind_snapshot(info)
+        walk = self._walk(again, start, bounds)
         known = {damage.position for damage in info.damage}
-        if new := [bad for bad in walk.bad if bad.position not in known]:
+        if new := [bad for bad in judge(walk).rot if bad.position not in known]:
             self._rotten(info, new)
+            if walk.seal is None and new[-1].position == walk.end:
+                before = self.state.next_offsets if start > START else {}
+                self._name_lost_tail(info, again.index, before, walk)
             self._write_summary(info)
+
+    def _name_lost_tail(
+        self, info: SegmentInfo, there: SegmentIndex, before: dict[int, int], walk: Walk
+    ) -> None:
+        """Say which messages were in the end of a segment that is gone: its summary knows what it held. `before` is what was not read again."""
+        spans = []
+        for log, entry in info.index.logs.items():
+            stop = there.logs[log].last + 1 if log in there.logs else entry.first
+            stop = max(stop, before.get(log, 0))
+            spans += [(log, stop, entry.last)] if stop <= entry.last else []
+        read = max(walk.last_sequence, self._covered() if before else 0)
+        commits = (info.next_sequence or 0) - max(read + 1, info.label.first_sequence)
+        old = info.damage[-1]
+        new = msgspec.structs.replace(old, frames=commits, spans=spans, messages=known_messages(spans))
+        self.report.damage[-1] = info.damage[-1] = new
 
     def _covered(self) -> int:
         return self._snapshot.sequence if self._snapshot else 0
@@ -288,30 +307,14 @@ class Recovery:
             return info.end
         return info.index.position_of(self._covered() + 1) or START
 
-    def _walk(self, info: SegmentInfo, start: int) -> Walk:
-        """Scan a segment from `start`, replaying what is above the snapshot."""
-        walk = Walk(info)
-        synced = self._synced_end(info.label)
-        fd = self._files.open(self._directory.segment(info.number))
-        try:
-            walk.size = self._files.size(fd)
-            scan = Scan(
-                self._files, fd, info.label, position=start, limit=walk.size, stop_sequence=info.next_sequence
-            )  # fmt: skip
-            for item in scan:
-                if isinstance(item, Bad):
-                    walk.bad.append(item)
-                    walk.trailing += 1
-                    continue
-                walk.trailing = 0
-                if walk.above is None and item.header.end > synced:
-                    walk.above = item.header.position
-                self._take(item, info)
-            walk.sealed = scan.sealed
-            info.end = scan.end
-        finally:
-            self._files.close(fd)
-        self.report.bytes += info.end - start
+    def _walk(self, info: SegmentInfo, start: int, bounds: Bounds) -> Walk:
+        """Go through a segment from `start`, replaying what is above the snapshot."""
+        walk = Walk(info.label, bounds, last_sequence=info.index.last_sequence)
+        with self._files.opened(self._directory.segment(info.number)) as fd:
+            for item in walk.items(self._files, fd, start):
+                if isinstance(item, Frame):
+                    self._take(item, info)
+        self.report.bytes += walk.end - start
         return walk
 
     def _take(self, frame: Frame, info: SegmentInfo) -> None:
@@ -327,67 +330,47 @@ class Recovery:
         self.report.frames += 1
         self.report.messages += head.messages
         for span in spans:
-            expected = self.state.next_offsets.get(span.log, 0)
-            if span.kind == MESSAGES.number and span.first > expected:
-                self._gaps.append(Gap(info.number, head.position, span.log, expected, span.first))
+            if span.kind == MESSAGES.number:
+                here, expected = (info.number, head.position), self.state.next_offset(span.log)
+                if span.first > expected:
+                    after = self._places.get(span.log, (0, 0))
+                    self._gaps.append(Gap(after, here, span.log, expected, span.first))
+                self._places[span.log] = here
         self.state.apply(spans, lambda: frame.sections)
         if self._replay is not None:
             self._replay(frame)
 
-    def _synced_end(self, label: Label) -> int:
-        """Up to which byte a segment is known to be synced, if it is the last one."""
-        active = self._indexed(label)
-        known = active.end if active is not None else START
-        if self._mark is None or self._mark.segment < label.number:
-            return known
-        return max(known, self._mark.end) if self._mark.segment == label.number else sys.maxsize
-
     # --- how it ends ---
 
-    def _successor_known(self, walk: Walk, next_sequence: int) -> None:
-        """A segment that is sealed or has a successor. Whatever is bad in it is rot, unless the successor has taken its place."""
-        info = walk.info
-        # A rescue that began at the segment's first frame leaves nothing of it, and a crash may have come before it was sealed.
-        void = max(info.index.last_sequence + 1, info.label.first_sequence) >= next_sequence
-        bad = walk.bad[: len(walk.bad) - walk.trailing] if void else walk.bad
-        if void and walk.trailing:
-            info.end = walk.bad[-walk.trailing].position
-        elif not (void or walk.sealed or walk.trailing):
-            bad = [*bad, self._lost_tail(walk)]
-        self._rotten(info, bad)
-        self._finish(info, next_sequence, sealed=walk.sealed)
+    def _keep_what_is_void(self, walk: Walk, ending: Ending, successor: Label) -> None:
+        """What is behind the end of a segment is about to be cut off. The successor has taken it over; what it does not hold is kept aside."""
+        end = ending.end
+        for bad in walk.tail if ending.unsealed else ():
+            self._directory.set_range_aside(*bad[:3])
+        void = self._frames_behind(walk.label, end)
+        held = {_commit(frame) for frame in self._frames_behind(successor, START)} if void else set()
+        if any(_commit(frame) not in held for frame in void):
+            bad = Bad(walk.label.number, end, void[-1].header.end, None, [])
+            self.report.cut.append(of_bad(bad, TORN, self._directory.set_range_aside(*bad[:3])))
 
-    def _lost_tail(self, walk: Walk) -> Bad:
-        """The end of a segment is gone, and not even a header is left of it."""
-        info = walk.info
-        end = min(max(self._synced_end(info.label), info.end), walk.size)
-        if end <= info.end:
-            end = walk.size
-        lost = Bad(info.number, info.end, end, None, [])
-        info.end = end
-        return lost
+    def _frames_behind(self, label: Label, position: int) -> list[Frame]:
+        """The good frames of a segment from a position on, whatever follows it."""
+        with self._files.opened(self._directory.segment(label.number)) as fd:
+            scan = Scan(self._files, fd, label, position=position, limit=self._files.size(fd))
+            return [item for item in scan if isinstance(item, Frame)]
 
-    def _end_of_journal(self, walk: Walk) -> None:
-        info = walk.info
-        synced = self._synced_end(info.label)
-        tail = walk.bad[len(walk.bad) - walk.trailing :]
-        if info.end < synced < sys.maxsize and (self._mark is not None or self._indexed(info.label)):
-            tail = [
-                *tail,
-                Bad(info.number, info.end, synced, None, []),
-            ]  # perhaps the file does not even reach that far
-            info.end = synced
-        elif not tail and (left := self._left_behind(walk)):
-            tail = [Bad(info.number, info.end, left, None, [])]
-        rot = [bad for bad in tail if bad.position < synced or self._mark is None]
-        torn = tail[len(rot) :]
-        if tail or walk.above is not None:
-            self._give_back(info, max([info.end, *(bad.end for bad in tail)]))
-        self._rotten(info, walk.bad[: len(walk.bad) - walk.trailing] + rot)
-        self.report.cut += [of_bad(bad, TORN, self._directory.set_range_aside(*bad[:3])) for bad in torn]
-        if tail or walk.above is not None:
-            cut = min(walk.above or sys.maxsize, torn[0].position if torn else info.end)
-            self._rescue(info, cut)
+    def _end_of_journal(self, info: SegmentInfo, walk: Walk, ending: Ending) -> None:
+        rotten_end = len(ending.rot) > len(walk.bad) - walk.trailing
+        mend = walk.above is not None or rotten_end or bool(ending.torn)
+        if mend:
+            self._give_back(info, max([info.end, *(bad.end for bad in ending.rot + ending.torn)]))
+        self._rotten(info, ending.rot)
+        self.report.cut += [
+            of_bad(bad, TORN, self._directory.set_range_aside(*bad[:3])) for bad in ending.torn
+        ]
+        if mend:
+            cut = ending.torn[0].position if ending.torn else info.end
+            self._rescue(info, min(cut, cut if walk.above is None else walk.above))
 
     def _give_back(self, info: SegmentInfo, end: int) -> None:
         """Cut off the room behind the last bytes that mean anything: on a full disk, copying needs it."""
@@ -397,43 +380,20 @@ class Recovery:
         finally:
             writer.close()
 
-    def _left_behind(self, walk: Walk) -> int | None:
-        """Where bytes that are not zero end, behind the last frame of a file that was never used before."""
-        info = walk.info
-        if info.label.recycled or info.end >= walk.size:
-            return None
-        fd = self._files.open(self._directory.segment(info.number))
-        try:
-            rest = self._files.read(fd, walk.size - info.end, info.end).rstrip(b"\0")
-        finally:
-            self._files.close(fd)
-        return info.end + len(rest) if rest else None
-
     def _rescue(self, info: SegmentInfo, cut: int) -> None:
         """Copy the good frames behind `cut` into a new segment, sync it, then end the old one at `cut`."""
-        fd = self._files.open(self._directory.segment(info.number))
+        items = self._frames_behind(info.label, cut)
+        first = items[0].sequence if items else self.sequence + 1
+        flags = GAPS if items else 0
+        label = Label(self.next_number, self._files.random(), first, self._clock.now_us(), self.epoch, flags)
+        writer = Writer.draft(self._directory, label, recycle=None, reserve=0)
         try:
-            scan = Scan(self._files, fd, info.label, position=cut, limit=self._files.size(fd))
-            items = [item for item in scan if isinstance(item, Frame)]
-            first = items[0].sequence if items else self.sequence + 1
-            label = Label(
-                self.next_number,
-                self._files.random(),
-                first,
-                self._clock.now_us(),
-                self.epoch,
-                GAPS if items else 0,
-            )
-            writer = Writer.draft(self._directory, label, recycle=None, reserve=0)
-            try:
-                for frame in items:
-                    writer.append_moved(frame)
-                writer.sync()
-                writer.publish(self._directory, recycle=None)
-            finally:
-                writer.close()
+            for frame in items:
+                writer.append_moved(frame)
+            writer.sync()
+            writer.publish(self._directory, recycle=None)
         finally:
-            self._files.close(fd)
+            writer.close()
         self.report.rescued_frames += len(items)
         self._rewind(info, cut)
         self._finish(info, first, sealed=False)
@@ -453,13 +413,10 @@ class Recovery:
     def _rewind(self, info: SegmentInfo, cut: int) -> None:
         """Forget what a segment holds behind `cut`."""
         info.index, info.end = SegmentIndex(), cut
-        fd = self._files.open(self._directory.segment(info.number))
-        try:
+        with self._files.opened(self._directory.segment(info.number)) as fd:
             for item in Scan(self._files, fd, info.label, limit=cut):
                 if isinstance(item, Frame):
                     info.index.add(item.header, item.spans())
-        finally:
-            self._files.close(fd)
 
     def _finish(self, info: SegmentInfo, next_sequence: int, *, sealed: bool) -> None:
         """End a segment: seal it where it ends, unless it is, and write its summary."""
@@ -496,30 +453,33 @@ class Recovery:
 
     def _account_for_missing(self, numbers: list[int]) -> None:
         """A segment that is neither there nor recorded as dropped was lost as a whole."""
-        there = self.state.dropped.copy()
-        for number in [*numbers, *(info.number for info in self.infos)]:
-            there.add(number, number + 1)
         mark = self._mark or Mark(0, 0, 0, 0, 0)
-        for gap in there.gaps(1, max([*numbers, mark.segment]) + 1):
-            for number in gap:
-                self.report.damage.append(
-                    Damage(number, 0, mark.end if mark.segment == number else 0, MISSING)
-                )
+        there = [*numbers, *(info.number for info in self.infos)]
+        for number in self.state.missing_segments(there, up_to=max([*numbers, mark.segment])):
+            end = mark.end if mark.segment == number else 0
+            self.report.damage.append(Damage(number, 0, end, MISSING))
 
     def _account_for_state(self) -> None:
-        """Without a snapshot, what was only in snapshots is gone: the rows of segments that were dropped because both covered them."""
-        if self._snapshot is None and self.report.snapshots_damaged and len(self.state.dropped):
-            self.report.damage.append(Damage(0, 0, 0, STATE))
+        """Without a snapshot, what was only in snapshots is gone: the rows of segments that were dropped because both covered them.
+
+        Its position is how many segments are gone, so that it is new when it happens again after more of them went.
+        """
+        if self._snapshot is None and len(self.state.dropped):
+            gone = self._segments_gone()
+            self.report.damage.append(Damage(0, gone, gone, STATE))
+
+    def _segments_gone(self) -> int:
+        return self.next_number - 1 - len({*self._sizes, *(info.number for info in self.infos)})
 
     def _account_for_gaps(self) -> None:
-        """Offsets that are missing behind damage, and that nobody cleaned, were in it."""
+        """Offsets that are missing around damage, and that nobody cleaned, were in it, unless it is known what was."""
         blamed = False
         gaps = [*self._gaps, *self._gaps_between_segments()] if self.report.damage else []
         for gap in gaps:
             before = [
                 d
                 for d in self.report.damage
-                if d.what != STATE and (d.segment, d.position) < (gap.segment, gap.position)
+                if d.what != STATE and not d.complete and gap.after <= (d.segment, d.position) < gap.before
             ]
             lost = self.state.explained(gap.log, gap.first, gap.stop).gaps(gap.first, gap.stop)
             if before and lost:
@@ -532,12 +492,13 @@ class Recovery:
     def _gaps_between_segments(self) -> list[Gap]:
         """What the segments' indexes skip between them: also where a snapshot spared us from reading."""
         found: list[Gap] = []
-        expected: dict[int, int] = {}
+        seen: dict[int, tuple[int, Place]] = {}
         for info in self.infos:
             for log, entry in info.index.logs.items():
-                if entry.first > expected.get(log, 0):
-                    found.append(Gap(info.number, START, log, expected.get(log, 0), entry.first))
-                expected[log] = entry.last + 1
+                expected, after = seen.get(log, (0, (0, 0)))
+                if entry.first > expected:
+                    found.append(Gap(after, (info.number, START), log, expected, entry.first))
+                seen[log] = (entry.last + 1, (info.number, entry.positions[-1]))
         return found
 
     def _blame(self, old: Damage, log: int, lost: list[range]) -> None:
@@ -562,30 +523,35 @@ class Recovery:
     def _snapshot_is_later(self, damage: Damage) -> bool:
         """Whether the snapshot was taken after what is damaged was written: then it knows every log's next offset."""
         active = self._snapshot.active if self._snapshot else None
-        return active is not None and (damage.segment, damage.end) <= (active.number, active.end)
+        if active is None:
+            return False
+        if damage.segment == active.number:
+            return not _whole_file(damage) and damage.end <= active.end
+        return damage.segment < active.number
 
-    def _longest(self) -> int:
-        """How long a segment that is gone may have been."""
-        return max(self._sizes.values(), default=limits.SEGMENT_BYTES)
+    def _bytes_gone(self, damage: Damage) -> int:
+        """How many bytes of frames damage may have cost. A file that cannot be read may have been cut: it was as long as a segment gets."""
+        longest = max([limits.SEGMENT_BYTES, *self._sizes.values()]) + limits.FRAME_BYTES_MAX
+        if damage.what == STATE:
+            return longest * damage.position
+        return longest if _whole_file(damage) else damage.bytes
 
     def losses(self) -> list[Rows]:
         """Rows that account for new damage: what was lost, and which offsets no log may use because they may have been."""
         now = self._clock.now_us()
         found: list[Rows] = []
-        ahead = dict(self.state.next_offsets)
+        ahead, floor = dict(self.state.next_offsets), self.state.floor
         for damage in self.new_damage():
-            where = {"segment": damage.segment, "position": damage.position, "time": now}
             lost = [(log, first, last, DAMAGED) for log, first, last in damage.spans]
             for log, _, last in damage.spans:
                 ahead[log] = max(ahead.get(log, 0), last + 1)
             if not damage.complete and not self._snapshot_is_later(damage):
-                rows = (damage.bytes or self._longest()) // ROW_BYTES_MIN
-                lost += [(log, start, start + rows - 1, GIVEN_UP) for log, start in ahead.items() if rows]
-                ahead = {log: start + rows for log, start in ahead.items()}
-            found += [
-                Rows(CLEANED, log, 1, {**where, "first": first, "last": last, "outcome": outcome})
-                for log, first, last, outcome in lost
-            ]
-            if not lost:
-                found.append(Rows(CLEANED, 0, 1, where))
+                rows = self._bytes_gone(damage) // ROW_BYTES_MIN
+                behind = {log: min(start + rows, limits.OFFSET_MAX) for log, start in ahead.items()}
+                lost += [
+                    (log, ahead[log], stop - 1, GIVEN_UP) for log, stop in behind.items() if stop > ahead[log]
+                ]
+                ahead, floor = behind, floor + rows
+                lost += [(0, 0, floor - 1, UNKNOWN)] if rows else []
+            found += rows_of(damage, lost, now)
         return found

@@ -203,8 +203,9 @@ class Rows:
         One row, with nothing shared, stays unencoded: it may be merged with its like. `alone` forbids that: another section of the
         same append refers to this one.
         """
+        columns = self.columns
         for name in self.kind.required:
-            if self.columns.get(name) is None and (name != "payload" or self.share is None):
+            if columns.get(name) is None and (name != "payload" or self.share is None):
                 raise _missing(self.kind, name)
         if self.kind is MESSAGES:
             self._require_own_ids()
@@ -240,8 +241,9 @@ class Rows:
 
     def encoded(self, shared_index: int | None) -> tuple[list[bytes], int]:
         """The section in parts, and its length. A batch is what it was when it was appended, whatever became of its lists."""
-        if self._encoded is None:
-            return _encode(self, shared_index)
+        if self._encoded is None:  # a single row, or several that were joined
+            single = _encode_one(self) if self.count == 1 else None
+            return single or _encode(self, shared_index)
         if self.share is None:
             return self._encoded, self.bytes
         parts = self._encoded.copy()
@@ -279,7 +281,7 @@ def _missing(kind: Kind, name: str) -> InvalidArgument:
 
 
 def _check_rising(offsets: Values, count: int) -> None:
-    rising = offsets.step > 0 if type(offsets) is range else count == 1 or type(offsets) is list
+    rising = offsets.step > 0 if type(offsets) is range else count == 1 and type(offsets) is int
     if type(offsets) is list:
         rising = all(type(offset) is int for offset in offsets) and all(a < b for a, b in pairwise(offsets))
     if not rising:
@@ -401,17 +403,28 @@ _LARGE_BYTES: Final = 16 << 10
 def _encode(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
     """The section in parts (header, table, buffers), and its length. Every commit passes here, so it is one plain function."""
     fields = rows.kind.fields
+    required = rows.kind.required
     count = rows.count
     coded: list[tuple[int, int, int, int, list[bytes]]] = []
     place = HEADER_BYTES
     for name, values in rows.columns.items():
-        if values is None or (type(values) is list and layout.all_null(values)):
-            if name in rows.kind.required and not (name == "payload" and rows.share):
+        number, kind = fields[name]
+        form = type(values)
+        if form is int and kind in _ONE_NUMBER:
+            try:
+                coded.append((number, kind, _CONSTANT, 0, [_ONE_NUMBER[kind][1](values)]))
+            except struct.error as error:
+                raise InvalidArgument(
+                    f"{values} does not fit column {name!r}, of type {kind.name}"
+                ) from error
+            place += ENTRY_BYTES + PLACE_BYTES
+            continue
+        if values is None or (form is list and layout.all_null(values)):
+            if name in required and not (name == "payload" and rows.share):
                 raise _missing(rows.kind, name)
             continue
-        number, kind = fields[name]
         encoding, nulls, parts = layout.encode(kind, values, count)
-        if nulls and name in rows.kind.required:
+        if nulls and name in required:
             raise _missing(rows.kind, name)
         coded.append((number, kind, encoding, nulls, parts))
         place += ENTRY_BYTES + PLACE_BYTES * len(parts)
@@ -423,11 +436,20 @@ def _encode(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
     data: list[bytes] = []
     large = -1
     for number, code, encoding, extra, parts in coded:
+        if len(parts) == 1:  # numbers: nearly every column
+            part = parts[0]
+            size = len(part)
+            table.append(_TABLE[1](number, code, encoding, 1, extra, place, size))
+            data.append(part)
+            padding = -size & 7
+            if padding:
+                data.append(_PADDING[padding])
+            place += size + padding
+            continue
         places: list[int] = []
         for part in parts:
             size = len(part)
-            places.append(place)
-            places.append(size)
+            places += (place, size)
             if size >= _LARGE_BYTES and large < 0:
                 large = len(data)
             data.append(part)
@@ -442,6 +464,45 @@ def _encode(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
     if large < 0:
         return [b"".join([*head, *data])], place
     return [b"".join([*head, *data[:large]]), *data[large:]], place
+
+
+#: How one number is stored: padded to 8 bytes, by itself, and its own width.
+_ONE_NUMBER: Final = {
+    Type.I16: (struct.Struct("<h6x").pack, struct.Struct("<h").pack, 2),
+    Type.I32: (struct.Struct("<i4x").pack, struct.Struct("<i").pack, 4),
+    Type.I64: (struct.Struct("<q").pack, struct.Struct("<q").pack, 8),
+}
+_ENDS: Final = struct.Struct("<ii").pack
+_CONSTANT: Final = int(Encoding.CONSTANT)
+
+
+def _encode_one(rows: Rows) -> tuple[list[bytes], int] | None:
+    """The same for a single row, byte for byte: one message, one lease, one ack. None if it has a map, or much to carry."""
+    fields = rows.kind.fields
+    items = [(fields[name], value) for name, value in rows.columns.items() if value is not None]
+    place = HEADER_BYTES + (ENTRY_BYTES + PLACE_BYTES) * len(items)
+    for (_, kind), value in items:
+        if kind not in _ONE_NUMBER:
+            if kind is _MAP or len(value) >= _LARGE_BYTES:
+                return None
+            place += PLACE_BYTES
+    table: list[bytes] = []
+    data: list[bytes] = []
+    for (number, kind), value in items:
+        one = _ONE_NUMBER.get(kind)
+        if one is not None:
+            pack, _, width = one
+            table.append(_TABLE[1](number, kind, _CONSTANT, 1, 0, place, width))
+            data.append(pack(value))
+            place += 8
+            continue
+        raw = value.encode() if kind is _UTF8 else value
+        size = len(raw)
+        padding = -size & 7
+        table.append(_TABLE[2](number, kind, _CONSTANT, 2, 0, place, 8, place + 8, size))
+        data += (_ENDS(0, size), raw, _PADDING[padding])
+        place += 8 + size + padding
+    return [b"".join([_header(rows, len(items), place), *table, *data])], place
 
 
 def _header(rows: Rows, columns: int, size: int) -> bytes:
@@ -461,6 +522,8 @@ class Section:
     __slots__ = ("_columns", "_holders", "_shared", "_view", "columns_count", "kind_bits", "span")
 
     def __init__(self, view: memoryview) -> None:
+        if len(view) < HEADER.size:
+            raise CorruptJournal("a section's header is cut short")
         number, bits, columns, rows, log, size, first, last, oldest, newest, crc = HEADER.unpack_from(view)
         if zlib.crc32(view[: CHECKED.size]) != crc or not HEADER.size <= size <= len(view):
             raise CorruptJournal("a section's header does not match its checksum")

@@ -42,7 +42,7 @@ from penstock.journal.directory import FREE, TMP, Directory
 from penstock.journal.files import NO_ROOM, Files
 from penstock.journal.frame import EMPTY, SEAL, Body, Frame, Header
 from penstock.journal.index import SegmentIndex
-from penstock.journal.rows import Span, intact_spans
+from penstock.journal.rows import CLEANED, KINDS, METADATA, Span, intact_spans
 
 MAGIC: Final = b"PENSTOCK"
 VERSION: Final = 1
@@ -99,19 +99,43 @@ def _decode_one(data: bytes) -> Label | None:
 
 
 class Bad(NamedTuple):
-    """A range of bytes that is not a good frame, and what can still be said of it."""
+    """A range of bytes that is not a good frame, and what can still be said of it.
+
+    `flaw` says what is wrong with a frame whose checksums are right. No crash leaves such a thing: whoever wrote it was at fault.
+    """
 
     segment: int
     position: int
     end: int
     header: Header | None
     spans: list[Span]
+    flaw: str = ""
+
+
+def flaw_of(frame: Frame) -> str:
+    """Why a frame whose checksums are right cannot be taken in; "" if it can.
+
+    That is looked at which everybody relies on: the sections' headers, and the columns from which the journal knows itself. Rows that only a newer
+    version knows are no flaw: they are `CorruptJournal`, which says so.
+    """
+    try:
+        for section in frame.sections:
+            if section.kind is METADATA or section.kind is CLEANED:
+                for name in section.kind.fields:
+                    section.values(name)
+    except CorruptJournal as error:
+        if any(span.kind not in KINDS for span in intact_spans(frame.body)):
+            raise
+        return str(error)
+    except (struct.error, ValueError, IndexError, TypeError, KeyError) as error:
+        return f"a column cannot be read: {error}"
+    return ""
 
 
 class Scan:
     """Walks the frames of an open segment from `position` to `limit`; iterate once.
 
-    Afterwards `end` is where the last frame ended, `sealed` whether a seal was there, `last_sequence` the last good one.
+    Afterwards `end` is where the last frame ended, `seal` the seal if one was there, `last_sequence` the last good one.
     """
 
     def __init__(
@@ -134,7 +158,7 @@ class Scan:
         self._window = memoryview(b"")
         self._chunk = limits.READ_CHUNK_BYTES
         self.end = position
-        self.sealed = False
+        self.seal: Header | None = None
         self.last_sequence = last_sequence
 
     def __iter__(self) -> Iterator[Frame | Bad]:
@@ -161,10 +185,18 @@ class Scan:
                 return
             self.end = head.end
             if head.seal:
-                self.sealed = True
+                self.seal = head
                 return
             self.last_sequence = head.sequence
-            yield Frame(head, body, self._label.number)
+            frame = Frame(head, body, self._label.number)
+            if flaw := flaw_of(frame):
+                yield Bad(self._label.number, head.position, head.end, head, intact_spans(body), flaw)
+            else:
+                yield frame
+
+    @property
+    def sealed(self) -> bool:
+        return self.seal is not None
 
     def _at(self, position: int, size: int) -> int:
         """Have `size` bytes from `position` in the window, as far as the limit goes; where they begin in it."""
@@ -216,12 +248,23 @@ class Scan:
         return None
 
 
-def read_label(files: Files, fd: int, number: int) -> tuple[Label | None, bool]:
-    """A segment's header, and whether it is as it was written. If both copies are damaged, it is pieced together from a frame."""
+class Reading(NamedTuple):
+    """A segment's header as it was read, and whether it is `intact`, as it was written; None and intact if it is another segment's.
+
+    If both copies are damaged it is `pieced` together from the first whole frame, which may be of the file's earlier life: see `labels`.
+    """
+
+    label: Label | None
+    intact: bool = True
+    pieced: Header | None = None
+
+
+def read_label(files: Files, fd: int, number: int) -> Reading:
+    """A segment's header, as far as the file itself tells it."""
     stored = files.read(fd, START, 0)
     label = decode_label(stored)
     if label is not None:
-        return (label, encode_label(label) == stored) if label.number == number else (None, True)
+        return Reading(label, encode_label(label) == stored) if label.number == number else Reading(None)
     data = files.read(fd, limits.SCAN_CHUNK_BYTES, 0)
     view = memoryview(data)
     at = data.find(frames.MAGIC, START)
@@ -229,9 +272,10 @@ def read_label(files: Files, fd: int, number: int) -> tuple[Label | None, bool]:
         head = frames.header(view, at - 8, None) if at >= START + 8 and not at & 7 else None
         if head is not None and head.position == at - 8:
             flags = GAPS if head.position > START else 0
-            return Label(number, head.generation, head.sequence, head.time_us, head.epoch, flags), False
+            label = Label(number, head.generation, head.sequence, head.time_us, head.epoch, flags)
+            return Reading(label, intact=False, pieced=head)
         at = data.find(frames.MAGIC, at + 1)
-    return None, False
+    return Reading(None, intact=False)
 
 
 _ZEROS: Final = bytes(limits.ALLOCATE_STEP_BYTES)
@@ -275,6 +319,9 @@ class Writer:
             return cls(directory, label, fd, START, size, START if recycle is None else size)
         except BaseException:
             files.close(fd)
+            if recycle is None:
+                with contextlib.suppress(OSError):  # recovery would throw it away, later
+                    files.unlink(cls._draft_path(directory, label.number))
             raise
 
     @staticmethod

@@ -4,7 +4,7 @@ A snapshot holds the journal's own state (see `state`), opaque bytes of whoever 
 that was being written, so that not even that is scanned from its start. It is written beside the others, synced, read back from
 the disk, and only then given its name; then all but the two newest go. Frames are kept until both snapshots cover
 them, so a damaged snapshot costs the time to replay from the one before it, and two damaged ones cost the time to replay
-everything that is left.
+everything that is left. If segments were dropped, what only the two knew is gone: that is reported, and offsets are given up (see `recovery`).
 
 A snapshot never covers a frame that is not synced: after a power cut it would be ahead of the journal.
 """
@@ -45,15 +45,21 @@ def write(directory: Directory, snapshot: Snapshot) -> None:
     """Write and read back a snapshot, then drop all but the newest two. A crash leaves a draft, or one too many."""
     data = envelope.wrap(WHAT, VERSION, _ENCODER.encode(snapshot))
     write_whole(directory.files, directory.file(snapshot.sequence, SNAPSHOT), data, check=True)
-    kept = directory.contents().snapshots[: -limits.SNAPSHOTS_KEPT]
-    for sequence in kept:
+    outdated = directory.contents().snapshots[: -limits.SNAPSHOTS_KEPT]
+    for sequence in outdated:
         directory.files.unlink(directory.file(sequence, SNAPSHOT))
-    if kept:
+    if outdated:
         directory.files.sync_directory(directory.path)
 
 
 def read(directory: Directory, sequence: int) -> Snapshot | None:
-    """The snapshot of that sequence number, or None if it is damaged or gone."""
+    """The snapshot of that sequence number, or None if it is damaged, gone, or one of another number."""
+    found = read_named(directory, sequence)
+    return found if found is not None and found.sequence == sequence else None
+
+
+def read_named(directory: Directory, sequence: int) -> Snapshot | None:
+    """What is in the file of that name, whichever snapshot it is; None if it is damaged or gone."""
     try:
         body = envelope.unwrap(WHAT, VERSION, read_whole(directory.files, directory.file(sequence, SNAPSHOT)))
         return None if body is None else _DECODER.decode(body)

@@ -1,9 +1,9 @@
 """What the journal itself must remember when the segments that said it are gone.
 
-- the next offset of every log, because an offset is never used again;
+- the next offset of every log, because an offset is never used again, and the *floor*, where a log begins of which nothing is known;
 - the name that a log was declared under, so that Spark can read a directory without a broker;
 - what the cleaner dropped: offsets by log and outcome, and segments by number, so that "cleaned" is told from "lost";
-- which messages were lost to damage, and which damage has been accounted for.
+- which messages were lost to damage, and which damage has been accounted for, until its segment is mended.
 
 It is rebuilt by replaying frames (`apply`), and travels in every snapshot beside the state of whoever uses the journal.
 """
@@ -15,18 +15,24 @@ from typing import Final
 
 import msgspec
 
+from penstock import limits
 from penstock.journal.rows import CLEANED, MESSAGES, METADATA, Section, Span
 from penstock.ranges import RangeSet
 
 #: Outcomes among the cleaned ranges that are the journal's own; those of its callers are not negative.
 #: DAMAGED: these messages were lost. GIVEN_UP: damage may have held such offsets, so they are never used.
+#: UNKNOWN: damage may have held whole logs, so every log of which nothing is known begins behind this range.
 DAMAGED: Final = -1
 GIVEN_UP: Final = -2
+UNKNOWN: Final = -3
+
+#: In the place of a position, beyond any file: the segment is about to be exchanged for a whole one, so that damage found in it from now on is new.
+MENDED: Final = limits.OFFSET_MAX
 
 _TELLING: Final = frozenset({METADATA.number, CLEANED.number})
 
 
-class Stored(msgspec.Struct, frozen=True):
+class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state as a snapshot holds it."""
 
     next_offsets: dict[int, int]
@@ -34,6 +40,7 @@ class Stored(msgspec.Struct, frozen=True):
     cleaned: dict[int, dict[int, list[int]]]
     dropped: list[int]
     accounted: list[tuple[int, int]]
+    floor: int = 0
 
 
 class State:
@@ -44,6 +51,8 @@ class State:
         self.names: dict[int, str] = dict(stored.names) if stored else {}
         self.dropped = RangeSet.decode(stored.dropped) if stored else RangeSet()
         self.accounted: set[tuple[int, int]] = set(stored.accounted) if stored else set()
+        self.floor = stored.floor if stored else 0  # where a log begins of which nothing is known
+        self.mended: set[int] = set()  # since it was stored
         self.cleaned: dict[int, dict[int, RangeSet]] = {}
         for log, outcomes in stored.cleaned.items() if stored else ():
             self.cleaned[log] = {outcome: RangeSet.decode(ranges) for outcome, ranges in outcomes.items()}
@@ -54,14 +63,25 @@ class State:
             for log, outcomes in self.cleaned.items()
         }
         return Stored(
-            dict(self.next_offsets), dict(self.names), cleaned, self.dropped.encode(), sorted(self.accounted)
+            dict(self.next_offsets),
+            dict(self.names),
+            cleaned,
+            self.dropped.encode(),
+            sorted(self.accounted),
+            self.floor,
         )
+
+    def next_offset(self, log: int) -> int:
+        """The offset that a log's next message gets."""
+        return self.next_offsets.get(log, self.floor)
 
     def apply(self, spans: Sequence[Span], sections: Callable[[], Sequence[Section]]) -> None:
         """Take in a frame that is written or replayed; its sections are looked at only if they tell more than spans do."""
         telling = False
-        for kind, log, _, _, last, _, _ in spans:
+        for kind, log, _, first, last, _, _ in spans:
             if kind == MESSAGES.number:
+                if self.floor:
+                    self.begin(log, first)
                 if last >= self.next_offsets.get(log, 0):
                     self.next_offsets[log] = last + 1
             elif kind in _TELLING:
@@ -72,6 +92,11 @@ class State:
             elif section.kind is CLEANED:
                 self._clean(section)
 
+    def begin(self, log: int, first: int) -> None:
+        """If a log is new, and begins above the floor, the offsets below it were given up for it."""
+        if log not in self.next_offsets and first >= self.floor:
+            self.record_cleaned(log, 0, self.floor - 1, GIVEN_UP)
+
     def _name(self, log: int, names: Iterable[str | None]) -> None:
         for name in names:
             if name is not None:
@@ -80,12 +105,17 @@ class State:
     def _clean(self, section: Section) -> None:
         names = ("segment", "position", "first", "last", "outcome")
         for segment, position, first, last, outcome in zip(*map(section.values, names), strict=True):
-            if position is not None:
+            if position is not None and position != MENDED:
                 self.accounted.add((segment, position))
             elif segment is not None:
-                self.dropped.add(segment, segment + 1)
                 self.accounted = {damage for damage in self.accounted if damage[0] != segment}
-            if first is not None and last is not None and 0 <= first <= last:
+                if position == MENDED:
+                    self.mended.add(segment)
+                else:
+                    self.dropped.add(segment, segment + 1)
+            if outcome == UNKNOWN and last is not None:
+                self.floor = max(self.floor, last + 1)
+            elif first is not None and last is not None and 0 <= first <= last:
                 self.record_cleaned(section.log, first, last, outcome if outcome is not None else GIVEN_UP)
 
     def record_cleaned(self, log: int, first: int, last: int, outcome: int) -> None:
@@ -93,6 +123,13 @@ class State:
         self.cleaned.setdefault(log, {}).setdefault(outcome, RangeSet()).add(first, last + 1)
         if last >= self.next_offsets.get(log, 0):
             self.next_offsets[log] = last + 1
+
+    def missing_segments(self, there: Iterable[int], *, up_to: int) -> list[int]:
+        """The segments that are neither there nor recorded as dropped: they were lost as a whole."""
+        known = self.dropped.copy()
+        for number in there:
+            known.add(number, number + 1)
+        return [number for gap in known.gaps(1, up_to + 1) for number in gap]
 
     def explained(self, log: int, first: int, stop: int) -> RangeSet:
         """Which offsets of a range are recorded as gone, for whatever reason."""

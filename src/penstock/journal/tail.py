@@ -133,11 +133,22 @@ class Tail:
 
     # --- room (the caller holds the lock) ---
 
-    def take_room(self, rows: Sequence[Rows], size: int) -> None:
-        """Make sure that rows of `size` bytes can be written, leaving what their kinds must leave."""
+    def has_room(self, size: int) -> bool:
+        """Whether rows of `size` bytes, of any kind, surely fit; without the lock, for a caller who is alone in appending."""
+        room = self.held.active.room() - self.group.pending_bytes
+        return (
+            room >= size + limits.RESERVE_BYTES
+            and size <= limits.FRAME_BYTES_MAX
+            and self.group.failure is None
+        )
+
+    def take_room(self, kinds: Sequence[Kind], size: int) -> None:
+        """Make sure that rows of these kinds, of `size` bytes, can be written, leaving what they must leave."""
+        if self.has_room(size):
+            return
         floor = 0
-        for r in rows:
-            floor = max(floor, FLOORS.get(r.kind, limits.RESERVE_BYTES))
+        for kind in kinds:
+            floor = max(floor, FLOORS.get(kind, limits.RESERVE_BYTES))
         wanted = self.group.pending_bytes + size + floor
         active = self.held.active
         while active.room() < wanted:

@@ -18,22 +18,28 @@ A reader takes no lock, so the owner may rotate, rewrite, drop and recycle segme
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import zip_longest
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
-from penstock.errors import CorruptJournal
+from penstock import limits
+from penstock.errors import MaintenanceFailed
+from penstock.journal import labels
 from penstock.journal import mark as marks
 from penstock.journal import summary as summaries
-from penstock.journal.damage import HEADER, ROT, Damage, of_bad
+from penstock.journal.damage import ROT, Damage, of_bad
 from penstock.journal.directory import Directory
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
 from penstock.journal.index import SegmentIndex
 from penstock.journal.mark import Mark
-from penstock.journal.segment import START, Bad, Label, Scan, decode_label, read_label
+from penstock.journal.segment import START, Bad, Label, Scan, decode_label
 from penstock.journal.summary import Summary
+
+#: The identity of a file that is not there.
+GONE: Final = (-1, -1, -1)
 
 
 class Moved(Exception):
@@ -105,6 +111,7 @@ class DirectoryView:
         self.guard: AbstractContextManager[object] = nullcontext()
         self.damage: list[Damage] = []
         self._infos: dict[int, SegmentInfo] = {}
+        self._identities: dict[int, tuple[int, int, int]] = {}
         self._progress = progress or (lambda _bytes: None)
 
     def segments(self) -> list[SegmentInfo]:
@@ -118,35 +125,57 @@ class DirectoryView:
 
     def refresh(self) -> Mark:
         """Look at the directory again, and again if a segment was exchanged meanwhile."""
-        while True:
+        for _ in range(limits.LOOKS_MAX):
             try:
                 return self._refresh()
             except Moved:
                 continue
+        raise MaintenanceFailed(
+            f"{self.directory.path} changed in each of {limits.LOOKS_MAX} looks at it: read it again when its owner is less busy"
+        )
 
     def _refresh(self) -> Mark:
         """In the order that makes what is found consistent: the mark, then the names."""
-        while True:
-            mark = self._mark()
-            numbers = [n for n in self.directory.contents().segments if mark is None or n <= mark.segment]
-            if mark is None or mark.segment in numbers:
-                break
-            if self._mark() == mark:  # it did not move on meanwhile: the segment it names is really not there
-                break
-        labels = {number: label for number in numbers if (label := self._label(number)) is not None}
-        for number in self._infos.keys() - labels.keys():
+        mark = self._mark()
+        numbers = [n for n in self.directory.contents().segments if mark is None or n <= mark.segment]
+        # If the mark has not moved on meanwhile, the segment that it names is really not there.
+        if mark is not None and mark.segment not in numbers and self._mark() != mark:
+            raise Moved
+        identities = {number: self._identity(number) for number in numbers}
+        chain = self._labels(numbers, mark, identities)
+        for number in self._infos.keys() - {label.number for label in chain}:
             del self._infos[number]
-        for number, label in labels.items():
-            self._look(number, label, mark, _first_above(labels, number))
+        for label, above in zip_longest(chain, chain[1:]):
+            self._look(label.number, label, mark, above.first_sequence if above is not None else None)
+        # Only now: a look that was spoilt halfway has not taken in every file that it saw exchanged.
+        self._identities = identities
         return mark if mark is not None else self._last_sealed()
 
     def _mark(self) -> Mark | None:
-        for _ in range(100):  # a mark that was read while it was being written is whole the next time
-            if (mark := marks.read(self.directory.files, self.directory.mark)) is not None:
-                return mark
-            if not self.directory.mark.exists():
-                return None
-        return None
+        return marks.read_beside_owner(self.directory.files, self.directory.mark)
+
+    def _labels(
+        self, numbers: list[int], mark: Mark | None, identities: dict[int, tuple[int, int, int]]
+    ) -> list[Label]:
+        """The headers that can be believed. Those of sealed segments whose file is as it was are not read again."""
+        known = {
+            number: info.label
+            for number, info in self._infos.items()
+            if info.sealed and identities.get(number, GONE) == self._identities.get(number)
+        }
+        chain: list[Label] = []
+        for one in labels.load(self.directory, numbers, mark, known=known):
+            if one.label is not None:
+                chain.append(one.label)
+            if one.damage is not None:
+                self.found(one.damage)
+        return chain
+
+    def _identity(self, number: int) -> tuple[int, int, int]:
+        try:
+            return self.directory.files.identity(self.directory.segment(number))
+        except FileNotFoundError:
+            return GONE
 
     def _last_sealed(self) -> Mark:
         """Without a mark, only what is sealed is known to be synced."""
@@ -156,23 +185,6 @@ class DirectoryView:
                     info.next_sequence - 1, info.number, info.end, info.index.newest, info.index.epoch
                 )
         return Mark(0, 0, 0, 0, 0)
-
-    def _label(self, number: int) -> Label | None:
-        try:
-            fd = self.directory.files.open(self.directory.segment(number))
-        except FileNotFoundError:
-            return None
-        try:
-            label, intact = read_label(self.directory.files, fd, number)
-            if not (label and intact) and not self.directory.segment(number).exists():
-                return None  # it was dropped, and is being recycled
-            if label is None:
-                self.found(Damage(number, 0, self.directory.files.size(fd), ROT))
-            elif not intact:
-                self.found(Damage(number, 0, START, HEADER))
-            return label
-        finally:
-            self.directory.files.close(fd)
 
     def _look(self, number: int, label: Label, mark: Mark | None, above: int | None) -> None:
         info = self._infos.get(number)
@@ -193,13 +205,7 @@ class DirectoryView:
     def _scan(self, info: SegmentInfo, mark: Mark | None, above: int | None) -> None:
         """Look at what has been added to a segment, up to the mark."""
         files = self.directory.files
-        try:
-            fd = files.open(self.directory.segment(info.number))
-        except FileNotFoundError as error:
-            raise Moved from error
-        try:
-            if current_generation(files, fd) not in (info.label.generation, None):
-                raise Moved
+        with opened(self.directory, info.label) as fd:
             size = files.size(fd)
             limit = mark.end if mark is not None and mark.segment == info.number else size
             scan = Scan(files, fd, info.label, position=info.end, limit=min(limit, size), stop_sequence=above)
@@ -207,13 +213,20 @@ class DirectoryView:
                 if isinstance(item, Frame):
                     info.index.add(item.header, item.spans())
                     self._progress(item.header.bytes)
-                elif current_generation(files, fd) == info.label.generation:
+                elif generation_now(files, fd) == info.label.generation:
+                    self._require_mark(mark, info)
                     self._note(info, item)
             info.end = scan.end
             if scan.sealed:
                 info.next_sequence = above if above is not None else info.index.last_sequence + 1
-        finally:
-            files.close(fd)
+
+    def _require_mark(self, mark: Mark | None, info: SegmentInfo) -> None:
+        """`Moved` if a segment is looked at by a mark that the owner has left behind: it may have rewritten the segment since."""
+        if mark is None or mark.segment != info.number:
+            return
+        now = self._mark()
+        if now is not None and now.segment != mark.segment:
+            raise Moved
 
     def _note(self, info: SegmentInfo, bad: Bad) -> None:
         damage = of_bad(bad, ROT)
@@ -221,18 +234,28 @@ class DirectoryView:
         self.found(damage)
 
 
-def _first_above(labels: dict[int, Label], number: int) -> int | None:
-    above = [n for n in labels if n > number]
-    return labels[min(above)].first_sequence if above else None
+@contextmanager
+def opened(directory: Directory, label: Label) -> Iterator[int]:
+    """A segment's file, open for reading; `Moved` if it is gone or has begun another life."""
+    files = directory.files
+    try:
+        fd = files.open(directory.segment(label.number))
+    except FileNotFoundError as error:
+        raise Moved from error
+    try:
+        require_generation(files, fd, label)
+        yield fd
+    finally:
+        files.close(fd)
 
 
-def current_generation(files: Files, fd: int) -> int | None:
+def require_generation(files: Files, fd: int, label: Label) -> None:
+    """`Moved` if an open file has begun another life. One whose header cannot be read has not."""
+    if generation_now(files, fd) not in (label.generation, None):
+        raise Moved
+
+
+def generation_now(files: Files, fd: int) -> int | None:
     """The generation that an open segment has now; None if its header cannot be read."""
     label = decode_label(files.read(fd, START, 0))
     return label.generation if label is not None else None
-
-
-def require_journal(directory: Directory) -> None:
-    """A directory without segments is not a journal."""
-    if not directory.path.is_dir() or not directory.contents().segments:
-        raise CorruptJournal(f"{directory.path} is not a journal: there are no segments in it")

@@ -7,6 +7,7 @@ import os
 import struct
 import subprocess
 import sys
+import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from penstock.checkup import Checkup, repair, verify
 from penstock.checkup.examination import Finding
 from penstock.errors import CorruptJournal, DirectoryLocked, PenstockError
-from penstock.journal import envelope
+from penstock.journal import envelope, rows
 from penstock.journal import frame as frames
 from penstock.journal import summary as summaries
 from penstock.journal.cleaner import DeadRange, clean
@@ -24,10 +25,11 @@ from penstock.journal.directory import Directory
 from penstock.journal.files import Files
 from penstock.journal.frame import Body, Frame
 from penstock.journal.journal import Journal
-from penstock.journal.rows import CLEANED, HEADER, Rows, messages
+from penstock.journal.rows import CLEANED, HEADER, METADATA, Kind, Rows, messages
 from penstock.journal.segment import Scan, decode_label
 from penstock.journal.state import DAMAGED
-from tests.unit.journal.specimen import Specimen, flip, make, offsets_of, reopened, set_mark
+from tests.unit.journal.specimen import Specimen, batch, flip, make, offsets_of, reopened, set_mark
+from tests.unit.journal.watched import Watched
 
 Offsets = set[tuple[int, int]]
 
@@ -242,11 +244,15 @@ def test_flipped_snapshot_is_named_and_set_aside(journal: Path, sound: Specimen)
     assert (journal / "quarantine" / newest.name).exists()
 
 
-def test_snapshot_under_another_number_is_found(journal: Path) -> None:
+def test_snapshot_under_another_number_is_found_and_set_aside(journal: Path, sound: Specimen) -> None:
     newest = max(journal.glob("*.snapshot"))
     assert envelope.unwrap(b"SNAP", 1, newest.read_bytes()) is not None
     newest.rename(journal / f"{999:020d}.snapshot")
-    assert only(verify(journal)).what == "snapshot"
+    finding = only(verify(journal))
+    assert finding.what == "snapshot"
+    assert f"of commit {int(newest.stem)}," in finding.detail
+    mended(journal, sound, set())
+    assert (journal / "quarantine" / f"{999:020d}.snapshot").exists()
 
 
 @pytest.mark.parametrize("gone", [True, False])
@@ -412,6 +418,71 @@ def test_column_that_cannot_be_read_is_found_behind_right_checksums(
         assert [o for batch in journal.read(1) for o in batch.offsets] == [0, 1, 4, 5]
 
 
+def rewritten(path: Path, number: int, frame: Frame, sections: int, body: bytes) -> None:
+    """Put a frame with right checksums and another number of sections, or another body, in a frame's place."""
+    head = frame.header
+    spans = [frame.sections[0].span] * sections
+    data = frames.encode(
+        Body([body], len(body), spans, head.messages), generation=head.generation, sequence=head.sequence,
+        position=head.position, time_us=head.time_us, epoch=head.epoch,
+    )  # fmt: skip
+    with segment(path, number).open("r+b") as file:
+        file.seek(head.position)
+        file.write(b"".join(data))
+
+
+@pytest.mark.parametrize("sections", [0, 2])
+def test_frame_with_a_wrong_number_of_sections_is_found_opened_around_and_mended(
+    tmp_path: Path, sections: int
+) -> None:
+    path = tmp_path / "j"
+    with Journal(path) as journal:
+        for n in range(4):
+            journal.commit([messages(1, [b"m%d" % n], ids=n, timestamp=n)])
+        frame = list(journal.frames())[2]
+    rewritten(path, 1, frame, sections, bytes(frame.body))
+    found = only(verify(path))
+    assert (found.what, found.position, found.spans) == ("columns", frame.header.position, [(1, 1, 1)])
+    with Journal(path) as journal:
+        assert [damage.position for damage in journal.recovery.damage] == [frame.header.position]
+        assert [o for batch in journal.read(1) for o in batch.offsets] == [0, 2, 3]
+    done = repair(path, yes=True)
+    assert done.after is not None
+    assert (done.after.sound, done.after.lost) == (True, [(1, 1, 1)])
+
+
+@pytest.mark.parametrize("kind", [METADATA, CLEANED])
+def test_frame_whose_table_of_columns_is_nonsense_can_be_opened_and_mended(
+    tmp_path: Path, kind: Kind
+) -> None:
+    path = tmp_path / "j"
+    with Journal(path) as journal:
+        journal.commit([Rows(kind, 1, 1, {"time": 5})])
+        frame = list(journal.frames())[1]
+    checked = rows.CHECKED.unpack_from(frame.body)
+    head = rows.CHECKED.pack(*checked[:2], 60_000, *checked[3:])  # so many columns
+    body = head + rows.CRC.pack(zlib.crc32(head)) + bytes(frame.body[rows.HEADER.size :])
+    rewritten(path, 1, frame, 1, body)
+    assert only(verify(path)).what == "columns"
+    with Journal(path) as journal:
+        assert [damage.position for damage in journal.recovery.damage] == [frame.header.position]
+    assert repair(path, yes=True).needed is False
+
+
+def test_rows_that_only_a_newer_version_knows_stop_verify_and_opening(tmp_path: Path) -> None:
+    path = tmp_path / "j"
+    with Journal(path) as journal:
+        journal.commit([Rows(METADATA, 1, 1, {"time": 5})])
+        frame = list(journal.frames())[1]
+    head = rows.CHECKED.pack(99, *rows.CHECKED.unpack_from(frame.body)[1:])
+    rewritten(
+        path, 1, frame, 1, head + rows.CRC.pack(zlib.crc32(head)) + bytes(frame.body[rows.HEADER.size :])
+    )
+    for attempt in (verify, Journal):
+        with pytest.raises(CorruptJournal, match="a newer one wrote them"):
+            attempt(path)
+
+
 # --- repair ---
 
 
@@ -458,6 +529,27 @@ def test_second_damage_at_the_same_place_keeps_both_copies(journal: Path) -> Non
         flip(segment(journal, 2), 8 * (frame.header.position + 70))
         assert repair(journal, yes=True).needed is False
     assert len(list((journal / "quarantine").glob(f"segment-{2:020d}-*"))) == 2
+
+
+def test_new_rot_at_a_place_that_was_mended_before_is_new(tmp_path: Path) -> None:
+    path = make(tmp_path / "journal", 60, segment_bytes=4096).path
+    place = frames_of(path, 3)[0].header.position
+    for _ in range(2):
+        flip(segment(path, 3), 8 * (place + 70))
+        with Journal(path) as opened:
+            assert opened.recovery.end == "rot"
+            assert [(damage.segment, damage.position) for damage in opened.recovery.damage] == [(3, place)]
+        repair(path, yes=True)
+        with Journal(path) as opened:
+            assert opened.recovery.end == "clean"
+
+
+def test_segment_that_is_gone_after_its_header_was_mended_is_missing(journal: Path) -> None:
+    """Both are recorded at the segment's first byte."""
+    flip(segment(journal, 3), 100)
+    assert repair(journal, yes=True).needed is False
+    segment(journal, 3).unlink()
+    assert [f.what for f in verify(journal).damage if f.segment == 3] == ["missing"]
 
 
 def test_repair_of_a_journal_in_use_is_refused(journal: Path) -> None:
@@ -583,3 +675,67 @@ def test_damage_in_a_live_journal_is_found_beside_its_owner(journal: Path) -> No
         found = verify(journal)
         assert found.holder
         assert named(found.damage) == offsets(frame)
+
+
+def test_gaps_that_a_writer_left_around_damage_are_no_loss(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        for n, payload in enumerate((b"FIRST", b"MIDDLE", b"LAST")):
+            journal.commit([messages(1, [payload], ids=n, timestamp=0, offset=n * 100)])
+    flip(segment(tmp_path, 1), segment(tmp_path, 1).read_bytes().index(b"MIDDLE") * 8)
+    found = verify(tmp_path)
+    assert named(found.damage) == {(1, 100)}
+    assert found.unrecorded == [(1, 100, 100)]
+    after = repair(tmp_path, yes=True).after
+    assert after is not None
+    assert after.sound
+    assert after.lost == [(1, 100, 100)]
+
+
+def test_logs_that_begin_above_what_damage_may_have_held_are_no_loss(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        journal.commit([batch(1, 0, 3)])
+        journal.rotate()
+        journal.commit([batch(2, 0, 3)])
+    segment(tmp_path, 2).write_bytes(b"junk")
+    with Journal(tmp_path) as journal:
+        journal.commit([batch(2, 0, 3), batch(3, 0, 3)])
+        journal.rotate()
+        journal.commit([batch(4, 0, 3)])
+    assert verify(tmp_path).unrecorded == []
+    with Journal(tmp_path) as journal:
+        journal.snapshot(b"")
+        journal.commit([batch(5, 0, 3)])
+    assert verify(tmp_path).unrecorded == []
+
+
+def test_slow_look_beside_a_cleaning_owner_finds_no_damage(tmp_path: Path) -> None:
+    """In each look the owner drops what was listed, and what recorded the drop before, when verify comes to the first segment."""
+    with Journal(tmp_path) as journal:
+
+        def tidy() -> None:
+            for log in (1, 3):  # log 3 stays
+                journal.commit([messages(log, [b"a"] * 10, ids=range(10), timestamp=0)])
+                journal.rotate()
+            for _ in range(2):
+                journal.commit([messages(2, [b"a"], ids=1, timestamp=0)])
+                journal.snapshot(b"")
+            clean(journal, lambda log, first, last: [DeadRange(first, last, 1)] if log < 3 else [])
+
+        looks: list[int] = []
+
+        def before(name: str, arguments: tuple[object, ...]) -> None:
+            if name == "open" and str(arguments[0]).endswith("mark"):
+                looks.append(0)
+            elif name == "open" and str(arguments[0]).endswith(".segment") and not looks[-1]:
+                looks[-1] = 1
+                tidy()
+
+        tidy()
+        journal.commit([messages(1, [b"a"] * 10, ids=range(10), timestamp=0)])
+        journal.snapshot(b"")
+        files = Watched()
+        files.before = before
+        found = verify(tmp_path, files)
+        assert 1 in looks
+        assert found.damage == []
+        assert found.unrecorded == []

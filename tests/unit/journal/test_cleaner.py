@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import errno
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from penstock.errors import MaintenanceFailed
+from penstock.errors import InvalidArgument, MaintenanceFailed
 from penstock.journal.cleaner import Dead, DeadRange, clean
+from penstock.journal.columns import Type
+from penstock.journal.damage import STATE
 from penstock.journal.journal import Journal
-from penstock.journal.rows import SETTLEMENTS, Rows, messages
+from penstock.journal.rows import MESSAGES, SETTLEMENTS, Kind, Rows, messages
 from tests.unit.journal.specimen import batch, flip
-from tests.unit.journal.watched import Watched, failing, nothing
+from tests.unit.journal.watched import Order, Watched, failing, nothing
 
 SETTLED = 1
 
@@ -77,13 +81,19 @@ def test_what_is_not_said_to_be_dead_stays(journal: Journal) -> None:
 
 
 def test_nothing_goes_before_both_snapshots_cover_it(journal: Journal) -> None:
-    fill(journal)
-    assert clean(journal, everything).segments_dropped == 0
+    def dropped() -> int:
+        return clean(journal, everything).segments_dropped
+
+    fill(journal, 1)
     journal.snapshot(b"")
-    assert clean(journal, everything).segments_dropped == 0
-    journal.commit([batch(9, 0, 1)])
+    fill(journal, 30)
+    assert dropped() == 0
     journal.snapshot(b"")
-    assert clean(journal, everything).segments_dropped > 0
+    assert dropped() == 0, "two are there, and only the newer one covers anything"
+    segments = len(journal.segments())
+    fill(journal, 30)
+    journal.snapshot(b"")
+    assert dropped() == segments - 1, "what the older one covers, and no more"
 
 
 def test_a_mostly_dead_segment_is_rewritten_and_keeps_what_is_live(journal: Journal, tmp_path: Path) -> None:
@@ -127,13 +137,14 @@ def test_cleaned_is_told_from_lost_after_reopening(tmp_path: Path) -> None:
         fill(journal)
         cover(journal)
         clean(journal, everything)
-        cleaned = journal.state.cleaned
+        cleaned = {log: outcomes[SETTLED] for log, outcomes in journal.state.cleaned.items()}
     for snapshot in tmp_path.glob("*.snapshot"):
         snapshot.unlink()  # it is also in the frames
     with Journal(tmp_path, segment_bytes=4096) as journal:
-        assert journal.damage == []
-        assert journal.state.cleaned == cleaned
-        assert journal.next_offset(1) == 180
+        assert [damage.what for damage in journal.damage] == [STATE], "what the snapshots held is gone"
+        assert {log: journal.state.cleaned[log][SETTLED] for log in cleaned} == cleaned
+        assert journal.stats().damaged_messages == 0
+        assert journal.next_offset(1) >= 180
 
 
 def test_payloads_stay_shared_only_among_sections_that_keep_the_same_rows(journal: Journal) -> None:
@@ -251,3 +262,140 @@ def test_rewriting_keeps_payloads_shared_when_their_first_holder_is_dead(journal
     for log in (8, 10, 11):
         found = [bytes(p) for b in journal.read(log) for p in b.values("payload")]
         assert found == [p for n in range(30) for p in (bytes([n]) * 500, b"y")]
+
+
+def test_columns_of_a_newer_version_are_not_rewritten_away(tmp_path: Path) -> None:
+    columns = {name: field.type for name, field in MESSAGES.fields.items()}
+    newer = Kind(
+        MESSAGES.number,
+        "messages",
+        place="offset",
+        time="timestamp",
+        columns={**columns, "colour": Type.UTF8},
+    )
+    with Journal(tmp_path) as journal:
+        for n in range(10):
+            row = {"offset": n, "id": n, "timestamp": n, "payload": b"x" * 50, "colour": f"colour {n}"}
+            journal.commit([Rows(newer, 1, 1, row)])
+        journal.rotate()
+        cover(journal)
+        segment = tmp_path / f"{1:020d}.segment"
+        before = segment.read_bytes()
+        assert clean(journal, below({1: 8})).segments_rewritten == 0
+        assert segment.read_bytes() == before
+        assert list(tmp_path.glob("*.tmp")) == []
+        assert clean(journal, everything).segments_dropped == 1, "what is dead as a whole goes all the same"
+
+
+def test_a_rewrite_that_fails_leaves_no_draft(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, segment_bytes=4096, files=files) as journal:
+        fill(journal)
+        cover(journal)
+        files.before = failing("rename", errno.EIO, path=".segment.tmp")
+        with pytest.raises(MaintenanceFailed):
+            clean(journal, below({1: 180}))
+        assert list(tmp_path.glob("*.tmp")) == []
+        files.before = nothing
+        assert clean(journal, below({1: 180})).segments_rewritten > 3
+
+
+def test_the_owner_reads_everything_live_at_every_moment_of_a_cleaning(tmp_path: Path) -> None:
+    """Another thread reads just when a file has got its new name, or has lost the old one."""
+    files = Watched()
+    with Journal(tmp_path, segment_bytes=4096, files=files) as journal:
+        fill(journal)
+        cover(journal)
+        reads: list[list[int]] = []
+        threads: list[threading.Thread] = []
+
+        def after(name: str, arguments: tuple[object, ...]) -> None:
+            if name in ("rename", "unlink") and ".segment" in str(arguments[0]):
+                threads.append(threading.Thread(target=lambda: reads.append(offsets(journal, 2))))
+                threads[-1].start()
+                threads[-1].join(0.05)  # it may have to wait for us
+
+        files.after = after
+        done = clean(journal, below({1: 180, 2: 20}))
+        files.after = nothing
+        for thread in threads:
+            thread.join()
+        assert done.segments_dropped > 1
+        assert done.segments_rewritten > 1
+        assert len(reads) == done.segments_dropped + done.segments_rewritten
+        assert all(read[-40:] == list(range(20, 60)) for read in reads)
+        assert journal.damage == []
+        assert journal.stats().damaged_messages == 0
+
+
+def test_a_callback_that_wants_the_journal_tidied_is_refused_and_does_not_hang(journal: Journal) -> None:
+    fill(journal)
+    cover(journal)
+    refused: list[InvalidArgument] = []
+
+    def dead(log: int, first: int, last: int) -> list[DeadRange]:
+        for what in (lambda: journal.snapshot(b""), lambda: clean(journal, everything), journal.close):
+            with pytest.raises(InvalidArgument, match="until cleaning is done") as error:
+                what()
+            refused.append(error.value)
+        journal.commit([batch(9, 0, 1)])
+        return []
+
+    clean(journal, dead)
+    assert refused
+    journal.snapshot(b"")
+    assert clean(journal, everything).segments_dropped > 0
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        None,
+        5,
+        [(0, 0, 1)],
+        [(0,)],
+        [None],
+        [DeadRange(0, 0, -1)],
+        [DeadRange(0, 0, 2**15)],
+        [DeadRange("a", 0, 1)],  # type: ignore[arg-type]
+        [DeadRange(0, 0.5, 1)],  # type: ignore[arg-type]
+        [DeadRange(0, 0, None)],  # type: ignore[arg-type]
+    ],
+)
+def test_an_answer_of_the_callback_that_cannot_be_meant_is_refused(journal: Journal, answer: Any) -> None:
+    fill(journal)
+    cover(journal)
+    with pytest.raises(InvalidArgument, match="`dead` returns|an outcome is"):
+        clean(journal, lambda log, first, last: answer)
+    assert journal.state.cleaned == {}
+    assert clean(journal, everything).segments_dropped > 0
+
+
+def test_used_files_that_somebody_removed_do_not_stop_the_journal(journal: Journal) -> None:
+    fill(journal)
+    cover(journal)
+    clean(journal, everything)
+    free = sorted(journal.directory.path.glob("*.free"))
+    assert len(free) == 2
+    free[0].unlink()
+    fill(journal, 6)
+    assert journal.stats().free_segments == 0
+    assert any(info.label.recycled for info in journal.segments()), "the other one is used"
+    assert offsets(journal, 2)[-6:] == list(range(60, 66))
+
+
+@pytest.mark.parametrize("recycled", [True, False])
+def test_a_dropped_segment_is_gone_for_good_when_cleaning_returns(tmp_path: Path, recycled: bool) -> None:
+    """Otherwise a power cut could bring it back after its number, and what it held, are on record as gone."""
+    files = Watched()
+    with Journal(tmp_path, segment_bytes=4096 if recycled else 1 << 20, files=files) as journal:
+        while len(journal.segments()) < 2 and journal.next_offset(1) < 200:
+            journal.commit([batch(1, 0, 3)])
+        if not recycled:
+            journal.rotate()
+        cover(journal)
+        order = files.before = Order()
+        assert clean(journal, everything).segments_dropped == 1
+        files.before = nothing
+        gone = order.last("rename" if recycled else "unlink", ".segment")
+        assert order.last("fsync", tmp_path.name) > max(gone, order.last("unlink", ".summary")) > 0

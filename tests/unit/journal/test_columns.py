@@ -112,3 +112,10 @@ def test_a_column_of_an_unknown_type_is_skipped() -> None:
     found, _ = columns.parse(memoryview(table), memoryview((5).to_bytes(8, "little")), 2, 1)
     assert list(found) == [2]
     assert list(found[2].values()) == [5]
+
+
+def test_a_table_that_is_cut_short_is_corrupt() -> None:
+    table = ENTRY.pack(1, Type.I64, Encoding.PLAIN, 1, 0) + PLACE.pack(0, 8)
+    for size in range(len(table)):
+        with pytest.raises(CorruptJournal, match="cut short"):
+            columns.parse(memoryview(table[:size]), memoryview(bytes(64)), 1, 1)

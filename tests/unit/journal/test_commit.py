@@ -191,3 +191,41 @@ def test_a_failure_reaches_all_that_wait_and_whoever_was_to_lead() -> None:
         assert not thread.is_alive()
     group.stop()
     assert sorted(outcomes, key=str) == [BrokerClosed, BrokerClosed, BrokerClosed, None]
+
+
+def test_a_ticket_that_is_completed_while_its_thread_comes_for_the_lock_is_not_waited_for() -> None:
+    """It was open when the thread looked, and done when the thread had the lock: nobody would wake it any more."""
+    disk = Disk()
+    disk.go_on.clear()
+    idle, go_on = threading.Event(), threading.Event()
+
+    class Late(Trap):
+        late = 0
+
+        def __enter__(self) -> None:
+            if threading.get_ident() == self.late:
+                disk.go_on.set()
+                idle.wait()  # the leader has completed the ticket, and still leads
+            super().__enter__()
+
+    def rest() -> None:
+        idle.set()
+        go_on.wait()
+
+    lock = Late()
+    group = GroupCommit(lock, disk.write, disk.sync, rest)
+    first, second = (group.queue([], 0, sync=True) for _ in range(2))
+
+    def come_late() -> None:
+        lock.late = threading.get_ident()
+        second.wait()
+
+    leader = threading.Thread(target=first.wait, daemon=True)
+    leader.start()
+    disk.writing.wait()
+    waiter = threading.Thread(target=come_late, daemon=True)
+    waiter.start()
+    waiter.join(5)
+    assert not waiter.is_alive()
+    go_on.set()
+    leader.join()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import CorruptJournal, DirectoryLocked
-from penstock.journal.directory import Directory, Ownership, holder
+from penstock.journal.directory import SNAPSHOT, Directory, Ownership, holder
 from penstock.journal.files import Files
 
 
@@ -37,10 +37,21 @@ def test_a_file_that_only_looks_like_ours_is_not_passed_over(directory: Director
         directory.contents()
 
 
-def test_the_same_damage_is_set_aside_once(directory: Directory) -> None:
-    first = directory.set_aside("a.bytes", b"one")
-    assert directory.set_aside("a.bytes", b"two") == first
-    assert first.read_bytes() == b"one"
+def test_the_same_damage_is_kept_once_and_other_bytes_never_replace_it(directory: Directory) -> None:
+    first = directory.keep("a.bytes", b"one")
+    assert directory.keep("a.bytes", b"one") == first
+    second = directory.keep("a.bytes", b"two")
+    assert directory.keep("a.bytes", b"two") == second
+    kept = {name: (directory.quarantine / name).read_bytes() for name in (first, second)}
+    assert kept == {"a.bytes": b"one", second: b"two"}
+
+
+def test_a_file_that_is_moved_aside_replaces_no_earlier_one(directory: Directory) -> None:
+    for data in (b"one", b"two"):
+        directory.file(7, SNAPSHOT).write_bytes(data)
+        directory.move_aside(directory.file(7, SNAPSHOT))
+    assert sorted(path.read_bytes() for path in directory.quarantine.iterdir()) == [b"one", b"two"]
+    assert not directory.file(7, SNAPSHOT).exists()
 
 
 def test_asking_who_holds_a_directory_changes_nothing(directory: Directory) -> None:
@@ -60,4 +71,20 @@ def test_a_second_owner_is_refused_until_the_first_lets_go(directory: Directory)
     assert refused.value.holder == Files().whoami()
     owner.release()
     owner.release()
+    Ownership(directory).release()
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_lock_file_that_somebody_removed_lets_no_second_owner_in(
+    directory: Directory, replaced: bool
+) -> None:
+    owner = Ownership(directory)
+    directory.lock.unlink()
+    if replaced:
+        directory.lock.touch()
+    assert holder(directory) == "another process"
+    with pytest.raises(DirectoryLocked, match="another process"):
+        Ownership(directory)
+    owner.release()
+    assert holder(directory) is None
     Ownership(directory).release()

@@ -91,6 +91,24 @@ def test_a_file_is_replaced_whole_or_not_at_all(tmp_path: Path) -> None:
     assert read_whole(Files(), tmp_path / "file") == b"old"
 
 
+def test_a_file_that_cannot_be_written_leaves_no_draft(tmp_path: Path) -> None:
+    class Refusing(Files):
+        """Fails once, at one call."""
+
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def perform(self, operation: Callable[..., Answer], *arguments: object) -> Answer:
+            if operation.__name__ == self.name:
+                raise OSError(errno.ENOSPC, "full")
+            return operation(*arguments)
+
+    for name in ("ftruncate", "pwrite", "fdatasync", "rename"):
+        with pytest.raises(OSError, match="full"):
+            write_whole(Refusing(name), tmp_path / "file", b"x")
+        assert list(tmp_path.iterdir()) == []
+
+
 def test_every_directory_that_is_made_is_synced_into_its_parent(tmp_path: Path) -> None:
     synced: list[str] = []
 

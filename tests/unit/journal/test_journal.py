@@ -26,12 +26,15 @@ from penstock.errors import (
     JournalFailed,
     MaintenanceFailed,
 )
+from penstock.journal.commit import Ticket
+from penstock.journal.files import Files
 from penstock.journal.journal import Journal
 from penstock.journal.reading import JournalReader
 from penstock.journal.rows import CLEANED, LEASES, METADATA, SETTLEMENTS, Rows, messages
+from penstock.journal.segment import Scan, decode_label
 from penstock.journal.tail import Durability
 from tests.unit.journal.specimen import batch, content
-from tests.unit.journal.watched import Before, Watched, failing, nothing
+from tests.unit.journal.watched import Before, Order, Watched, failing, nothing
 
 
 def payloads(journal: Journal, log: int = 1) -> list[bytes]:
@@ -269,6 +272,8 @@ def test_a_forked_child_is_refused_whatever_its_parent_was_waiting_for(tmp_path:
         [messages(1, [b"x", b"y"], ids=[1, None], timestamp=0)],  # type: ignore[list-item]
         [messages(1, [b"x"], ids=[None], timestamp=0)],  # type: ignore[list-item]
         [messages(1, [b"x", b"y"], ids=range(2), timestamp=0, offset=5)],
+        [messages(1, [b"x"], ids=1, timestamp=0, offset="no")],
+        [messages(1, [b"x"], ids=1, timestamp=0, offset=1.5)],
         [one(1, b"ok"), Rows(SETTLEMENTS, 1, 1, {"group": "g", "offset": 1, "outcome": 1})],
         [Rows(SETTLEMENTS, 1, 2, {"group": "g", "offset": [1, None], "outcome": 1, "time": 1})],
         [Rows(LEASES, 1, 2, {"group": "g", "offset": [1, 2], "attempt": 1, "time": [None]})],
@@ -485,6 +490,7 @@ def test_a_full_disk_keeps_the_segment_instead_of_rotating(tmp_path: Path) -> No
         for n in range(100):
             journal.commit([ack(1, n)])
         assert journal.stats().segments == 1
+        assert list(tmp_path.glob("*.tmp")) == [], "a draft that was refused room keeps none"
         files.before = nothing
         journal.commit([ack(1, 100)])
         assert journal.stats().segments == 2
@@ -756,3 +762,56 @@ def test_files_are_for_their_owner_only(tmp_path: Path) -> None:
         for file in path.iterdir():
             assert file.stat().st_mode & 0o777 == 0o600, file
     assert path.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_segment_gets_a_successor_only_once_its_seal_is_on_the_disk(tmp_path: Path) -> None:
+    """The other way round, a crash in between would leave a segment with a successor and without a seal."""
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        journal.commit([one(1, b"a")])
+        first = journal.directory.segment(1)
+        order = Order()
+        sealed: list[bool] = []
+
+        def before(name: str, arguments: tuple[object, ...]) -> None:
+            order(name, arguments)
+            if name == "rename" and str(arguments[0]).endswith(".segment.tmp"):
+                label = decode_label(first.read_bytes())
+                assert label is not None
+                with Files().opened(first) as fd:
+                    scan = Scan(Files(), fd, label, limit=first.stat().st_size)
+                    list(scan)
+                sealed.append(
+                    scan.sealed and order.last("fdatasync", first.name) > order.last("pwrite", first.name)
+                )
+
+        files.before = before
+        journal.rotate()
+        assert sealed == [True]
+
+
+def test_what_was_queued_while_rotating_has_its_room_in_the_next_segment(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        tickets: list[Ticket] = []
+
+        def before(name: str, arguments: tuple[object, ...]) -> None:
+            if name == "rename" and str(arguments[0]).endswith(".segment.tmp"):
+                tickets.append(journal.append([one(1, bytes(8 << 20))]))
+
+        files.before = before
+        journal.rotate()
+        files.before = nothing
+        taken = journal.directory.segment(2).stat().st_size
+        assert taken >= (8 << 20) + limits.RESERVE_BYTES
+        tickets[0].wait()
+
+
+def test_the_mark_is_on_the_disk_when_a_journal_is_closed(tmp_path: Path) -> None:
+    """Otherwise a power cut after a clean end would make the next opening rescue what needs no rescue."""
+    files = Watched()
+    journal = Journal(tmp_path, files=files)
+    order = files.before = Order()
+    journal.commit([one(1, b"a")])
+    journal.close()
+    assert order.last("fdatasync", "mark") > order.last("pwrite", "mark") >= 0

@@ -18,8 +18,9 @@ from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
 from penstock.journal.recovery import CLEAN, Recovery
 from penstock.journal.rows import messages
-from penstock.journal.segment import Scan, decode_label
+from penstock.journal.segment import Scan, decode_label, encode_label
 from tests.unit.journal.specimen import Specimen, batch, content, flip, make, offsets_of, reopened, set_mark
+from tests.unit.journal.watched import Order, Watched
 
 
 @pytest.fixture(scope="module")
@@ -174,6 +175,87 @@ def test_a_sealed_segment_cut_short_costs_nothing_of_the_others(many: Specimen, 
         served, journal = reopened(path)
         assert [c for c in many.commits if c not in inside] == [c for c in served if c not in inside]
         assert journal.damage
+
+
+@pytest.mark.parametrize("zeroed", [False, True])
+def test_a_sealed_segment_that_lost_its_last_frames_is_reported_when_it_is_opened(
+    many: Specimen, tmp_path: Path, zeroed: bool
+) -> None:
+    """Cut or zeroed where a frame begins there is nothing bad left: only the missing seal tells."""
+    middle = many.segments[1]
+    size = middle.stat().st_size
+    heads = [frame.header for frame in frames_in(middle)]
+    for head in heads:
+        path = many.copy(tmp_path / "copy")
+        with (path / middle.name).open("r+b") as file:
+            file.truncate(head.position)
+            file.truncate(size if zeroed else head.position)
+        before = (path / middle.name).read_bytes()
+        with Journal(path) as journal:
+            (damage,) = journal.recovery.damage
+            assert (journal.recovery.end, damage.position, damage.end) == (ROT, head.position, size)
+            assert damage.frames == sum(other.position >= head.position for other in heads)
+        inside = [content(frame) for frame in frames_in(middle) if frame.header.position >= head.position]
+        lost = {offset for commit in inside for offset in offsets_of(commit)}
+        named = {(log, n) for log, first, last in damage.spans for n in range(first, last + 1)}
+        assert lost == named
+        assert (path / middle.name).read_bytes() == before, "it is evidence"
+        with Journal(path) as journal:
+            assert journal.recovery.end == CLEAN, "it was accounted for"
+            assert [known.position for known in journal.recovery.damage] == [head.position]
+
+
+def test_a_sealed_segment_that_a_snapshot_covers_is_missed_when_it_is_cut(tmp_path: Path) -> None:
+    with Journal(tmp_path, segment_bytes=4096) as journal:
+        for n in range(40):
+            journal.commit([batch(1, n * 3, 3)])
+        journal.snapshot(b"")
+    victim = tmp_path / f"{2:020d}.segment"
+    last = frames_in(victim)[-1]
+    with victim.open("r+b") as file:
+        file.truncate(last.header.position)
+    with Journal(tmp_path, segment_bytes=4096) as journal:
+        (damage,) = journal.recovery.damage
+        assert damage.spans == [(1, last.sections[0].span.first, last.sections[0].span.last)]
+
+
+def test_rot_before_a_seal_that_nothing_follows_is_not_cut_off(many: Specimen, tmp_path: Path) -> None:
+    """A crash came between the seal and the next segment's name, and then the last frame rotted."""
+    path = many.copy(tmp_path / "copy")
+    last = many.segments[-1]
+    sealed = path / many.segments[-2].name
+    (path / last.name).unlink()
+    sealed.with_suffix(".summary").unlink()
+    frame = frames_in(sealed)[-1]
+    number = int(sealed.stem)
+    mark = many.mark()._replace(sequence=frame.sequence, segment=number, end=frame.header.end)
+    set_mark(path, mark)
+    flip(sealed, (frame.header.position + 70) * 8)
+    size = sealed.stat().st_size
+    with Journal(path) as journal:
+        assert [(d.segment, d.position) for d in journal.recovery.damage] == [(number, frame.header.position)]
+    assert sealed.stat().st_size == size
+
+
+def test_frames_that_a_successor_voids_and_does_not_hold_are_kept_aside(
+    many: Specimen, tmp_path: Path
+) -> None:
+    """A header that is whole and rises, and is wrong all the same."""
+    path = many.copy(tmp_path / "copy")
+    before, after = (path / segment.name for segment in many.segments[:2])
+    frames = frames_in(before)
+    with before.open("r+b") as file:  # without a seal, as a rescue leaves it that was interrupted
+        file.truncate(frames[-1].header.end)
+    before.with_suffix(".summary").unlink()
+    label = decode_label(after.read_bytes())
+    assert label is not None
+    with after.open("r+b") as file:
+        file.write(encode_label(label._replace(first_sequence=frames[-2].sequence)))
+    whole = before.read_bytes()
+    with Journal(path) as journal:
+        (cut,) = journal.recovery.cut
+        assert (cut.position, cut.end) == (frames[-2].header.position, frames[-1].header.end)
+    assert (path / "quarantine" / str(cut.copy)).read_bytes() == whole[cut.position : cut.end]
 
 
 # --- torn tails, and frames above the mark ---
@@ -384,7 +466,7 @@ def test_a_segment_cut_exactly_between_two_frames_is_rot_and_its_offsets_are_giv
         assert journal.recovery.end == ROT
         for commit in one.commits:
             for log, offset in offsets_of(commit) if commit not in served else ():
-                assert journal.next_offset(log) > offset or journal.next_offset(log) == 0
+                assert journal.next_offset(log) > offset
 
 
 def test_offsets_of_a_deleted_segment_are_never_used_again(many: Specimen, tmp_path: Path) -> None:
@@ -477,3 +559,80 @@ def test_a_journal_whose_segments_are_all_gone_is_not_new(many: Specimen, tmp_pa
         segment.unlink()
     with Journal(path) as journal:
         assert journal.recovery.end == ROT
+
+
+@pytest.mark.parametrize("snapshot", [False, True])
+@pytest.mark.parametrize("left", [b"", bytes(20), b"junk" * 100], ids=["nothing", "zeros", "junk"])
+def test_offsets_of_a_last_segment_of_which_nothing_is_left_are_never_used_again(
+    tmp_path: Path, left: bytes, snapshot: bool
+) -> None:
+    """Also of a log that was in no other segment, and also if a snapshot covers the segment's beginning."""
+    with Journal(tmp_path) as journal:
+        journal.commit([messages(1, [b"a"], ids=1, timestamp=0)])
+        journal.rotate()
+        for n in range(500):
+            if n == 100 and snapshot:
+                journal.snapshot(b"")
+            rows = [messages(log, [b"a%d" % n], ids=n, timestamp=0) for log in (1, 2)]
+            journal.commit(rows, sync=False)
+        journal.commit([messages(3, [b"b"] * 5, ids=range(5), timestamp=0)])
+        last = journal.segments()[-1].number
+    (tmp_path / f"{last:020d}.segment").write_bytes(left)
+    with Journal(tmp_path) as journal:
+        assert journal.recovery.end == ROT
+        assert journal.next_offset(1) > 500
+        assert journal.next_offset(2) > 499
+        assert journal.next_offset(3) > 4
+        journal.commit([messages(log, [b"new"], ids=1, timestamp=0) for log in (1, 2, 3)])
+        after = [journal.next_offset(log) for log in (1, 2, 3)]
+    with Journal(tmp_path) as journal:
+        assert journal.recovery.end == CLEAN
+        assert [journal.next_offset(log) for log in (1, 2, 3)] == after
+        lost = [span for damage in journal.damage for span in damage.spans]
+        assert all(last <= 500 for _, _, last in lost), "what was given up is no loss"
+
+
+def test_offsets_that_a_caller_skipped_are_not_blamed_on_damage_that_is_fully_known(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        for n, payload in enumerate((b"FIRST", b"MIDDLE", b"LAST")):
+            journal.commit([messages(1, [payload], ids=n, timestamp=0, offset=n * 100)])
+    segment = tmp_path / f"{1:020d}.segment"
+    flip(segment, segment.read_bytes().index(b"MIDDLE") * 8)
+    with Journal(tmp_path) as journal:
+        (damage,) = journal.damage
+        assert damage.spans == [(1, 100, 100)]
+        assert journal.stats().damaged_messages == 1
+
+
+def test_offsets_that_a_caller_skipped_are_not_blamed_on_damage_elsewhere(tmp_path: Path) -> None:
+    """The damage is of another log, and behind it this one goes on where it was, before it skips."""
+    with Journal(tmp_path) as journal:
+        journal.commit([batch(1, 0, 2)])
+        journal.commit([batch(2, 0, 2)])
+        journal.commit([batch(1, 2, 2)])
+        journal.commit([messages(1, [b"skipped"], ids=1, timestamp=0, offset=100)])
+        victim = list(journal.frames())[2]
+    flip(tmp_path / f"{1:020d}.segment", (victim.header.position + 5) * 8)
+    with Journal(tmp_path) as journal:
+        (damage,) = journal.damage
+        assert damage.spans == []
+
+
+def test_a_rescue_is_on_the_disk_before_it_voids_what_it_was_copied_from(
+    one: Specimen, tmp_path: Path
+) -> None:
+    path = tmp_path / "copy"
+    unmarked(one, path, 2)
+    files = Watched()
+    order = Order()
+    synced: list[bool] = []
+
+    def before(name: str, arguments: tuple[object, ...]) -> None:
+        order(name, arguments)
+        if name == "rename" and str(arguments[0]).endswith(".segment.tmp"):
+            synced.append(order.last("fdatasync", ".segment.tmp") > order.last("pwrite", ".segment.tmp") >= 0)
+
+    files.before = before
+    with Journal(path, files=files) as journal:
+        assert journal.recovery.rescued_frames == 2
+    assert synced == [True]

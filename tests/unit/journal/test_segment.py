@@ -9,8 +9,12 @@ import pytest
 
 from penstock import limits
 from penstock.journal import Durability, Journal, JournalReader, messages
+from penstock.journal import frame as frames
 from penstock.journal.cleaner import DeadRange, clean
-from penstock.journal.segment import START
+from penstock.journal.directory import Directory
+from penstock.journal.files import Files
+from penstock.journal.frame import Frame
+from penstock.journal.segment import START, Label, Scan, Writer
 from tests.unit.journal.watched import Watched, failing, nothing
 
 
@@ -102,3 +106,18 @@ def test_a_disk_that_refuses_zeros_costs_nothing(tmp_path: Path) -> None:
             b"%0100d" % 1,
             b"%0100d" % 2,
         ]
+
+
+def test_a_frame_whose_number_does_not_rise_is_not_served(tmp_path: Path) -> None:
+    """Its checksums, generation and place are right: whoever wrote it was at fault, and the same commit must not count twice."""
+    directory = Directory(Files(), tmp_path)
+    writer = Writer.draft(directory, Label(1, 77, 1, 0, 1), recycle=None, reserve=0)
+    for sequence in (5, 5, 3, 6):
+        rows = messages(1, [b"%d" % sequence], ids=1, timestamp=0, offset=sequence)
+        rows.prepare(alone=True)
+        content = frames.body([rows])
+        writer.write(writer.encoded(content, sequence=sequence, time_us=0, epoch=1))
+        writer.end += frames.OVERHEAD + content.bytes
+    found = list(Scan(directory.files, writer.fd, writer.label, limit=writer.end))
+    writer.close()
+    assert [item.sequence if isinstance(item, Frame) else "bad" for item in found] == [5, "bad", "bad", 6]

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, MaintenanceFailed
 from penstock.journal.cleaner import DeadRange, clean
+from penstock.journal.damage import STATE
 from penstock.journal.journal import Journal
 from penstock.journal.rows import messages
 from tests.unit.journal.specimen import Specimen, batch, content, flip, make, reopened
+from tests.unit.journal.watched import Watched, failing, nothing
 
 
 @pytest.fixture(scope="module")
@@ -154,3 +157,89 @@ def test_two_damaged_snapshots_after_cleaning_are_damage_and_not_a_clean_end(tmp
     with Journal(tmp_path, segment_bytes=4096) as journal:
         assert journal.recovery.end == "rot"
         assert [damage.what for damage in journal.damage] == ["state"]
+
+
+def test_a_snapshot_that_could_not_be_written_keeps_no_room(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        journal.commit([batch(1, 0, 1)])
+        files.before = failing("rename", errno.EIO, path=".snapshot")
+        with pytest.raises(MaintenanceFailed):
+            journal.snapshot(b"state" * 1000)
+        assert list(tmp_path.glob("*.tmp")) == []
+
+
+def test_a_second_damaged_snapshot_of_the_same_number_keeps_the_first_ones_copy(
+    specimen: Specimen, tmp_path: Path
+) -> None:
+    path = specimen.copy(tmp_path / "copy")
+    damaged = newest(path)
+    original = damaged.read_bytes()
+    for bit in (800, 1600):
+        damaged.write_bytes(original)
+        flip(damaged, bit)
+        Journal(path).close()
+    kept = {copy.read_bytes() for copy in (path / "quarantine").iterdir()}
+    assert len(kept) == 2
+
+
+@pytest.mark.parametrize("gone", [True, False])
+def test_offsets_that_only_lost_snapshots_knew_are_never_used_again(tmp_path: Path, gone: bool) -> None:
+    """Log 2 was dropped as a whole, and then so was the segment that said so: twice, because the second loss is a new one."""
+    used: dict[int, int] = {}
+    for _ in range(2):
+        with Journal(tmp_path) as journal:
+            for log in (1, 2):
+                assert journal.next_offset(log) >= used.get(log, 0)
+                journal.commit([messages(log, [b"a"] * 50, ids=range(50), timestamp=0)])
+            for _ in range(2):
+                journal.rotate()
+                for _ in range(2):
+                    journal.commit([messages(1, [b"x"], ids=1, timestamp=0)])
+                    journal.snapshot(b"state")
+                assert clean(journal, lambda log, first, last: [DeadRange(first, last, 1)]).segments_dropped
+            used = {log: journal.next_offset(log) for log in (1, 2)}
+        for snapshot in tmp_path.glob("*.snapshot"):
+            if gone:
+                snapshot.unlink()
+            else:
+                flip(snapshot, 300)
+    with Journal(tmp_path) as journal:
+        assert STATE in [damage.what for damage in journal.damage]
+        assert journal.recovery.end == "rot"
+        assert all(journal.next_offset(log) >= used[log] for log in used)
+        used = {log: journal.next_offset(log) for log in used}
+    with Journal(tmp_path) as journal:
+        assert journal.recovery.end == "clean", "it is known by now"
+        assert {log: journal.next_offset(log) for log in used} == used
+
+
+def test_a_snapshot_under_another_ones_name_is_not_believed(specimen: Specimen, tmp_path: Path) -> None:
+    path = specimen.copy(tmp_path / "copy")
+    misnamed = newest(path).rename(path / f"{10**6:020d}.snapshot")
+    restored, _, journal = replayed(path)
+    assert restored == [b"state 10"], "the older one is loaded instead"
+    assert journal.recovery.snapshots_damaged == 1
+    assert (path / "quarantine" / misnamed.name).exists()
+    assert reopened(path)[0] == specimen.commits
+
+
+def test_a_snapshot_that_the_disk_keeps_differently_gets_no_name(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        journal.commit([batch(1, 0, 1)])
+        kept = journal.snapshot(b"good")
+        journal.commit([batch(1, 1, 1)])
+
+        def after(name: str, arguments: tuple[object, ...]) -> None:
+            for draft in tmp_path.glob("*.snapshot.tmp") if name == "fdatasync" else ():
+                flip(draft, 8 * 40)
+
+        files.after = after
+        with pytest.raises(MaintenanceFailed, match="reads back differently"):
+            journal.snapshot(b"bad")
+        files.after = nothing
+        assert journal.stats().snapshots == [kept]
+        journal.commit([batch(1, 2, 1)])
+    assert [int(file.stem) for file in tmp_path.glob("*.snapshot")] == [kept]
+    assert replayed(tmp_path)[0] == [b"good"]

@@ -6,7 +6,7 @@ import msgspec
 
 from penstock.journal.frame import body
 from penstock.journal.rows import CLEANED, METADATA, Rows, messages
-from penstock.journal.state import DAMAGED, State, Stored
+from penstock.journal.state import DAMAGED, MENDED, State, Stored
 
 
 def learnt(*batch: Rows) -> State:
@@ -55,6 +55,14 @@ def test_damage_of_a_dropped_segment_is_forgotten() -> None:
         Rows(CLEANED, 1, 1, {"segment": 9, "time": 0}),
     )
     assert state.accounted == set()
+
+
+def test_damage_of_a_mended_segment_is_forgotten_and_the_segment_is_not_dropped() -> None:
+    damage = [Rows(CLEANED, 1, 1, {"segment": n, "position": 64, "time": 0}) for n in (8, 9)]
+    state = learnt(*damage, Rows(CLEANED, 0, 1, {"segment": 9, "position": MENDED, "time": 0}))
+    assert state.accounted == {(8, 64)}
+    assert not [*state.dropped]
+    assert state.mended == {9}
 
 
 def test_offsets_never_go_back() -> None:

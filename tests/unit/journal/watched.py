@@ -1,4 +1,4 @@
-"""Real files with a say before each system call: what the tests of the owner look through."""
+"""Real files with a say before and after each system call: what the tests of the owner look through."""
 
 from __future__ import annotations
 
@@ -15,17 +15,41 @@ def nothing(name: str, arguments: tuple[object, ...]) -> None:
 
 
 class Watched(Files):
-    """Records the calls that were made, and asks `before` each."""
+    """Records the calls that were made, asks `before` each, and tells `after` it."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
         self.before: Before = nothing
+        self.after: Before = nothing
 
     def perform(self, operation: Callable[..., Answer], *arguments: object) -> Answer:
         name = operation.__name__
         self.before(name, arguments)
         self.calls.append(name)
-        return operation(*arguments)
+        answer = operation(*arguments)
+        self.after(name, arguments)
+        return answer
+
+
+class Order:
+    """Notes which calls were made on which files, in order, if one can lose by their order: a `before`."""
+
+    names = ("pwrite", "pwritev", "fdatasync", "fsync", "rename", "unlink")
+
+    def __init__(self) -> None:
+        self.made: list[tuple[str, str]] = []
+
+    def __call__(self, name: str, arguments: tuple[object, ...]) -> None:
+        if name in self.names:
+            file = arguments[0]
+            path = os.readlink(f"/proc/self/fd/{file}") if isinstance(file, int) else str(file)
+            self.made.append((name, os.path.basename(path)))
+
+    def last(self, name: str, file: str) -> int:
+        """When the last such call was made on a file whose name ends so; -1 if none was."""
+        return max(
+            (n for n, made in enumerate(self.made) if made[0] == name and made[1].endswith(file)), default=-1
+        )
 
 
 def failing(name: str, error: int, *, times: int = 1 << 30, path: str = "") -> Before:
