@@ -50,6 +50,15 @@ class RangeSet:
 
     # --- changing ---
 
+    def add_one(self, value: int) -> None:
+        """Put in one integer, which is nearly always the one behind the last."""
+        ends = self._ends
+        if ends and ends[-1] == value:
+            ends[-1] = value + 1
+            self._count += 1
+        else:
+            self.add(value, value + 1)
+
     def add(self, start: int, stop: int) -> None:
         """Put in every integer from `start` up to but not including `stop`."""
         _check_bounds(start, stop)

@@ -1,0 +1,708 @@
+"""All logs of a broker: commands and the time go in, events and what is to arrive come out.
+
+Theory of operation
+-------------------
+A command is a method. It looks whether it is allowed, changes the state, and adds to a `Change`: the *events* that must be recorded for it to
+survive, and the messages that *arrive* in lanes once those are durable. A command that is refused raises and has changed nothing.
+Whoever calls records the events as one unit, withholds every answer until that is durable, and calls `arrive` then. If recording
+fails, this engine knows more than the disk does and must not be used any more.
+
+Nothing here reads a clock or draws a number: the time is an argument, chance comes from a seed, and what a message contains is asked for
+by `fetch` (only dead letters and redrives need it, and ids, which come from `take_ids`).
+
+`history.replay` takes in the same events from a journal; `settle_down` ends a replay: what was handed out by an earlier owner goes back to its
+place, the attempt counted, or to the dead letters if that was its last.
+
+What happens by itself (delays, retries, deadlines, expiry) happens in `advance`, which must be called with the present time before any other
+command. Each log has one alarm in a heap, so a broker with ten thousand idle queues looks at none of them.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Final
+
+import msgspec
+
+from penstock.clock import SECOND_US
+from penstock.engine import letter
+from penstock.engine import log as logs
+from penstock.engine.chance import Chance
+from penstock.engine.change import Change, Content, Declaration, Fetch, Grant, add_row, empty_batch
+from penstock.engine.events import (
+    Action,
+    Batch,
+    Declared,
+    Leased,
+    Offsets,
+    Outcome,
+    Published,
+    Settled,
+    rising,
+    runs,
+)
+from penstock.engine.group import Group
+from penstock.engine.lane import Piece
+from penstock.engine.lease import Lease
+from penstock.engine.log import Log
+from penstock.errors import CorruptJournal, DiskFull, InvalidArgument, MessageTooLarge, QueueFull, WrongKind
+from penstock.limits import ERROR_CHARS_MAX
+from penstock.names import dead_letter_name, is_dead_letter_name
+from penstock.policy import Policy
+
+#: The epoch of the journal's owner stands above the counter in a lease's number.
+LEASE_NUMBER_BITS: Final = 40
+
+#: Dead letters that are moved in one unit: so many, and of so many bytes.
+BURIED_AT_ONCE: Final = 100
+BURIED_BYTES: Final = 8 << 20
+
+#: More than the headers of a dead letter and its settlement take, an error of the greatest length included.
+LETTER_OVERHEAD_BYTES: Final = 4 * ERROR_CHARS_MAX + 4096
+
+#: Dead letters wait for a person, who must find them as they were left.
+DEAD_LETTER_POLICY: Final = Policy.of(max_attempts=None)
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True):
+    """The engine as a snapshot holds it."""
+
+    version: int
+    next_log: int
+    last_id: int
+    logs: list[logs.Stored]
+
+
+STORED_VERSION: Final = 1
+
+
+class Engine:
+    """The state of all logs."""
+
+    def __init__(
+        self,
+        *,
+        seed: int,
+        fetch: Fetch,
+        take_ids: Callable[[int], Sequence[int]],
+        make_room: Callable[[int], None],
+    ) -> None:
+        self.logs: dict[int, Log] = {}
+        self.last_id = 0  # the highest message id that was seen
+        self.released: list[
+            tuple[Log, Offsets]
+        ] = []  # what no group needs any more; whoever calls empties it
+        self.gone: list[Log] = []  # what was deleted; whoever calls empties it
+        self.stirred: set[Log] = set()  # where something became ready; whoever calls empties it
+        self._by_name: dict[tuple[str, str], Log] = {}
+        self._dead_targets: dict[tuple[str, str], int] = {}  # how many logs send their dead letters there
+        self._next_log = 1
+        self._lease_number = 0
+        self._chance = Chance(seed)
+        self._fetch = fetch
+        self._take_ids = take_ids
+        self._make_sure_of_room = make_room  # raises DiskFull
+        self._alarms: list[tuple[int, int]] = []
+
+    def begin_epoch(self, epoch: int) -> None:
+        """Leases of an earlier owner are never mistaken for ours."""
+        self._lease_number = epoch << LEASE_NUMBER_BITS
+
+    # --- logs ---
+
+    def find(self, namespace: str, name: str) -> Log | None:
+        return self._by_name.get((namespace, name))
+
+    def names(self, namespace: str) -> list[str]:
+        return sorted(name for space, name in self._by_name if space == namespace)
+
+    def declare(self, namespace: str, name: str, policy: Policy, now_us: int, change: Change) -> Log:
+        """A new log. There must be none of that name."""
+        _require_other(name, policy)
+        log = self.add(self._next_log, namespace, name, policy)
+        self.use(log, now_us)
+        change.events.append(_declared(log, Action.DECLARE, now_us))
+        return log
+
+    def use(self, log: Log, now_us: int) -> None:
+        """Somebody uses a log: if it is to be deleted when it is unused, its time begins again."""
+        log.used_us = now_us
+        if log.policy.expires is not None:
+            self._set_alarm(log)
+
+    def alter(self, log: Log, policy: Policy, now_us: int, change: Change) -> None:
+        """Change a log's policy, from now on."""
+        _require_other(log.name, policy)
+        self.aim(log, -1)
+        log.policy = policy
+        self.aim(log, 1)
+        self._set_alarm(log)
+        change.events.append(_declared(log, Action.ALTER, now_us))
+
+    def delete(self, log: Log, now_us: int, change: Change) -> None:
+        """A log is gone with all that is in it."""
+        change.events.append(_declared(log, Action.DELETE, now_us))
+        self.forget(log)
+
+    def add(self, number: int, namespace: str, name: str, policy: Policy) -> Log:
+        log = Log(number, namespace, name, policy)
+        self.logs[number] = self._by_name[namespace, name] = log
+        self._next_log = max(self._next_log, number + 1)
+        self.aim(log, 1)
+        return log
+
+    def aim(self, log: Log, step: int) -> None:
+        """Count who sends dead letters where."""
+        if log.policy.dead_letter is not None:
+            target = (log.namespace, log.policy.dead_letter)
+            self._dead_targets[target] = self._dead_targets.get(target, 0) + step
+
+    def forget(self, log: Log) -> None:
+        log.deleted = True
+        self.aim(log, -1)
+        del self.logs[log.number], self._by_name[log.namespace, log.name]
+        log.plain = None
+        self.stirred.discard(log)
+        self.gone.append(log)
+
+    def holds_dead_letters(self, log: Log) -> bool:
+        """Whether a log is where another one's dead letters go."""
+        return is_dead_letter_name(log.name) or bool(self._dead_targets.get((log.namespace, log.name)))
+
+    def dead_letters(self, log: Log, now_us: int, change: Change) -> Log:
+        """The queue of a log's dead letters, made if it does not exist."""
+        if self.holds_dead_letters(log):
+            raise WrongKind(f"{log.name!r} holds dead letters itself and has none of its own")
+        name = dead_letter_target(log)
+        return self.find(log.namespace, name) or self.declare(
+            log.namespace, name, DEAD_LETTER_POLICY, now_us, change
+        )
+
+    # --- publishing ---
+
+    def publish(self, log: Log, batch: Batch, now_us: int, change: Change) -> Sequence[int]:
+        """Append messages to a log; their ids. A repeated dedup id gives the id of the first message that had it."""
+        policy = log.policy
+        ids = batch.ids
+        _check_sizes(policy, batch)
+        fresh: Batch | None = batch
+        if batch.dedup_id is not None:
+            log.dedup.expire(now_us)
+            fresh, ids = log.without_repeats(batch, now_us)
+        elif policy.delivery == "exactly-once":
+            raise InvalidArgument(
+                f"{log.name!r} promises exactly-once: give each message a dedup_id by which a repetition is known"
+            )
+        if fresh is None:
+            return ids
+        if policy.max_depth is not None or policy.max_bytes is not None:
+            self._make_room(log, fresh, now_us, change)
+        if fresh.dedup_id is not None:
+            log.remember(log.next_offset, fresh)
+        self._append(log, fresh, change)
+        return ids
+
+    def _append(self, log: Log, batch: Batch, change: Change) -> None:
+        if not log.groups:
+            log.group()
+        first = log.next_offset
+        count = len(batch.ids)
+        log.next_offset = first + count
+        log.published += count
+        batch.first = first
+        self.last_id = max(self.last_id, batch.ids[-1])
+        if log.policy.max_bytes is not None:
+            log.note_sizes(first, batch)
+        change.events.append(Published(log.number, first, batch))
+        change.arrivals.append((log, first, batch))
+
+    def _make_room(self, log: Log, batch: Batch, now_us: int, change: Change) -> None:
+        """Refuse a batch for which there is no room, or drop what is oldest, as the policy says."""
+        policy = log.policy
+        count, size = len(batch.ids), batch.size
+        too_many = log.depth + count - (policy.max_depth or log.depth + count)
+        too_large = log.bytes + size - (policy.max_bytes or log.bytes + size)
+        if too_many <= 0 and too_large <= 0:
+            return
+        if policy.overflow == "reject":
+            raise QueueFull(
+                f"{log.name!r} has {log.depth} messages of {log.bytes} bytes, and {count} more of {size} bytes are over its "
+                f"limit (max_depth={policy.max_depth}, max_bytes={policy.max_bytes}): publish again once consumers have caught up"
+            )
+        self._drop_head(log, too_many, too_large, now_us, change)
+
+    def _drop_head(self, log: Log, too_many: int, too_large: int, now_us: int, change: Change) -> None:
+        """Drop what would be delivered first, in every group that still has it ready."""
+        furthest = min(log.groups.values(), key=lambda found: len(found.settled), default=None)
+        victims: list[int] = []
+        for piece in furthest.lanes.pieces() if furthest is not None else ():
+            for offset in range(piece[1], piece[2]):
+                if len(victims) >= too_many and too_large <= 0:
+                    break
+                victims.append(offset)
+                too_large -= log.sizes.get(offset, 0)
+        if len(victims) < too_many or too_large > 0:
+            raise QueueFull(
+                f"{log.name!r} is full of messages that are leased or not due yet, and the batch is larger than what could be dropped"
+            )
+        for group in log.groups.values():
+            waiting = [
+                offset for offset in victims if offset not in group.settled and offset not in group.leases
+            ]
+            self._settle(log, group, sorted(waiting), Outcome.DROPPED, now_us, change)
+
+    def arrive(self, arrivals: Sequence[tuple[Log, int, Batch]], now_us: int) -> None:
+        """What was published is durable."""
+        for log, first, batch in arrivals:
+            if log.deleted:
+                continue
+            if log.alarm_us is not None and log.alarm_us <= now_us:
+                log.fall_due(now_us)  # what was due before these were published goes before them
+            log.arrive(first, batch)
+            if batch.deliver_at is not None or batch.expires_at is not None:
+                self._set_alarm(log)
+            self.stirred.add(log)
+
+    # --- leasing ---
+
+    def lease(
+        self,
+        log: Log,
+        group: Group,
+        wanted: int,
+        consumer: str | None,
+        now_us: int,
+        change: Change,
+        *,
+        keep: bool = True,
+    ) -> Grant | None:
+        """Hand out the next messages; None if nothing is ready. `keep=False` settles them at once."""
+        pieces = group.lanes.take(wanted)
+        if not pieces:
+            return None
+        offsets = _offsets_of(pieces)
+        attempts = group.attempts_of(offsets)
+        if not keep or log.policy.delivery == "at-most-once":
+            rising = offsets if type(offsets) is range else sorted(offsets)
+            tried = group.attempts_of(rising)
+            self.close(log, group, rising, now_us)
+            change.events.append(
+                Settled(log.number, group.name, rising, Outcome.ACKED, tried, None, consumer, None, now_us)
+            )
+            return Grant(0, offsets, attempts)
+        self._lease_number += 1
+        timeout = log.policy.visibility_timeout
+        deadline_us = None if timeout is None else now_us + round(timeout * SECOND_US)
+        group.leases.add(Lease(self._lease_number, pieces, consumer, deadline_us))
+        change.events.append(Leased(log.number, group.name, offsets, attempts, consumer, now_us))
+        if deadline_us is not None and (log.alarm_us is None or deadline_us < log.alarm_us):
+            self._set_alarm_at(log, deadline_us)
+        return Grant(self._lease_number, offsets, attempts)
+
+    def extend(
+        self, log: Log, group: Group, offsets: list[int], numbers: list[int], deadline_us: int
+    ) -> None:
+        """Let a consumer keep messages until later."""
+        group.require_leases(offsets, numbers)
+        for offset in offsets:
+            group.leases.extend(offset, deadline_us)
+        self._set_alarm_at(log, deadline_us)
+
+    def lose(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
+        """Messages that are stored no more cannot be handed out: their life is over."""
+        self._settle(log, group, offsets, Outcome.DROPPED, now_us, change)
+
+    # --- settling ---
+
+    def ack(
+        self, log: Log, group: Group, offsets: list[int], numbers: list[int], now_us: int, change: Change
+    ) -> None:
+        """Messages were processed: all of them, or LeaseLost and none."""
+        group.require_leases(offsets, numbers)
+        found = rising(offsets)
+        attempts = group.attempts_of(found)
+        group.leases.remove_all(found)
+        self.close(log, group, found, now_us)
+        change.events.append(
+            Settled(log.number, group.name, found, Outcome.ACKED, attempts, None, None, None, now_us)
+        )
+
+    def nack(
+        self, log: Log, group: Group, offsets: list[int], numbers: list[int], delay_us: int | None, error: str | None,
+        now_us: int, change: Change,
+    ) -> None:  # fmt: skip
+        """Messages failed: each waits for its next attempt, or that was its last."""
+        lease = group.require_leases(offsets, numbers)
+        most = self._attempts_max(log)
+        given = sorted(set(offsets))
+        last = [offset for offset in given if most is not None and group.tally.get(offset) + 1 >= most]
+        late = [offset for offset in given if offset in group.overdue]
+        # First what may be refused for want of room.
+        self._bury(
+            log,
+            group,
+            [o for o in last if o not in group.overdue],
+            letter.MAX_ATTEMPTS,
+            error,
+            now_us,
+            change,
+        )
+        self._expire_here(log, group, late, now_us, change)
+        for offset in given:
+            if offset in group.leases:
+                self._retry(log, group, offset, delay_us, error, lease.consumer, now_us, change)
+
+    def _retry(
+        self, log: Log, group: Group, offset: int, delay_us: int | None, error: str | None, consumer: str | None,
+        now_us: int, change: Change,
+    ) -> None:  # fmt: skip
+        attempt = group.tally.get(offset) + 1
+        if delay_us is None:
+            backoff = log.policy.backoff
+            delay_us = 0 if backoff is None else backoff.delay_us(attempt, self._chance.unit())
+        due_us = now_us + delay_us
+        group.count_attempt(offset, now_us)
+        group.retry(offset, due_us)
+        change.events.append(
+            Settled(log.number, group.name, [offset], Outcome.RETRY, attempt, due_us, consumer, error, now_us)
+        )
+        if due_us <= now_us:
+            log.fall_due(now_us)
+            self.stirred.add(log)
+        self._set_alarm(log)
+
+    def _attempts_max(self, log: Log) -> int | None:
+        """How often a message may be attempted. A dead letter has nowhere else to go."""
+        return None if self.holds_dead_letters(log) else log.policy.max_attempts
+
+    def reject(
+        self, log: Log, group: Group, offsets: list[int], numbers: list[int], error: str | None, now_us: int, change: Change
+    ) -> None:  # fmt: skip
+        """Messages failed for good."""
+        group.require_leases(offsets, numbers)
+        self._bury(log, group, sorted(set(offsets)), letter.REJECTED, error, now_us, change)
+
+    def give_back(
+        self, log: Log, group: Group, offsets: list[int], numbers: list[int], now_us: int, change: Change
+    ) -> None:
+        """Messages go back to their old places, without waiting: the attempt counts."""
+        group.require_leases(offsets, numbers)
+        offsets = sorted(set(offsets))
+        attempts = group.attempts_of(offsets)
+        change.events.append(
+            Settled(log.number, group.name, offsets, Outcome.RETURNED, attempts, None, None, None, now_us)
+        )
+        self._put_back(log, group, offsets, now_us, change)
+
+    def _put_back(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
+        for offset in offsets:
+            group.count_attempt(offset, now_us)
+            group.put_back(offset)
+        self.stirred.add(log)
+        late = [offset for offset in offsets if offset in group.overdue] if group.overdue else []
+        if late:
+            group.overdue.difference_update(late)
+            self._expire_here(log, group, late, now_us, change)
+
+    def purge(self, log: Log, now_us: int, change: Change) -> int:
+        """Remove everything that is not leased; how many messages that was, in the group that had most of them."""
+        removed = 0
+        for group in log.groups.values():
+            before = len(group.settled)
+            ready = [range(piece[1], piece[2]) for piece in group.lanes.take(group.lanes.count)]
+            for run in sorted(ready, key=lambda found: found.start):
+                self.close(log, group, run, now_us)
+                change.events.append(_ended(log, group, run, Outcome.PURGED, now_us))
+            waiting = [o for gap in group.settled.gaps(0, log.arrived) for o in gap if o not in group.leases]
+            self._settle(log, group, waiting, Outcome.PURGED, now_us, change)
+            removed = max(removed, len(group.settled) - before)
+        return removed
+
+    def _settle(
+        self, log: Log, group: Group, offsets: list[int], outcome: Outcome, now_us: int, change: Change
+    ) -> None:
+        """End the lives of messages, wherever they are. Their offsets rise."""
+        self.withdraw(log, group, offsets)
+        self.close(log, group, offsets, now_us)
+        for run in runs(offsets):
+            change.events.append(_ended(log, group, run, outcome, now_us))
+
+    def withdraw(self, log: Log, group: Group, offsets: Iterable[int]) -> None:
+        for offset in offsets:
+            if not group.withdraw(offset, log.priorities.at(offset)):
+                log.awaited[offset] = log.awaited.get(offset, 0) + 1
+                if log.awaited[offset] == len(log.groups):
+                    del log.awaited[offset]
+                    log.withdrawn += 1
+
+    def close(self, log: Log, group: Group, offsets: Offsets, now_us: int) -> None:
+        """Messages that were taken out of lanes and leases are settled for good."""
+        for run in [offsets] if type(offsets) is range else runs(offsets):
+            group.settled.add(run.start, run.stop)
+        if group.tally:
+            for offset in offsets:
+                group.tally.discard(offset)
+        if group.overdue:
+            group.overdue.difference_update(offsets)
+        if group.keys:
+            self._next_of_keys(log, group, offsets)
+        log.forget(offsets, now_us)
+        if len(log.priorities) > log.runs_max:
+            log.forget_settled()
+        if len(log.groups) == 1:
+            self.released.append((log, offsets))
+        else:
+            self.released.append((log, [offset for offset in offsets if log.is_settled(offset)]))
+
+    def _next_of_keys(self, log: Log, group: Group, offsets: Offsets) -> None:
+        for offset in offsets:
+            following = group.keys.settled(offset)
+            if following is not None and following not in group.settled:
+                group.arrive(log.priorities.at(following), following, following + 1)
+                self.stirred.add(log)
+
+    # --- dead letters ---
+
+    def _bury(
+        self,
+        log: Log,
+        group: Group,
+        offsets: list[int],
+        reason: str,
+        error: str | None,
+        now_us: int,
+        change: Change,
+    ) -> None:
+        """Move messages to the dead letters, each in one unit with its removal. Dead letters themselves are dropped.
+
+        On a full disk it raises `DiskFull`, with nothing changed if they are few enough for one unit.
+        """
+        for start in range(0, len(offsets), BURIED_AT_ONCE):
+            part = offsets[start : start + BURIED_AT_ONCE]
+            contents: list[Content | None] = [None] * len(part)
+            if not self.holds_dead_letters(log):
+                contents = self._fetch(log, part)
+            for low, high in _bounded(contents):
+                self._make_sure_of_room(sum(map(_stored_bytes, contents[low:high])))
+                self._bury_part(log, group, part[low:high], contents[low:high], reason, error, now_us, change)
+                if high - low < len(offsets):
+                    change.cut()
+
+    def _bury_part(
+        self, log: Log, group: Group, offsets: list[int], contents: list[Content | None], reason: str, error: str | None,
+        now_us: int, change: Change,
+    ) -> None:  # fmt: skip
+        """One that cannot be read any more is left out of the letters: the journal has said that it is damaged."""
+        attempts = [group.tally.get(offset) + (offset in group.leases) for offset in offsets]
+        letters = empty_batch(now_us)
+        for offset, attempt, content in zip(offsets, attempts, contents, strict=True):
+            if content is not None:
+                headers = letter.headers_of(
+                    content.headers, origin=log.name, group=group.name, id=content.id, reason=reason, error=error,
+                    attempts=attempt, first_us=group.tally.first_failed(offset) or now_us, last_us=now_us,
+                )  # fmt: skip
+                add_row(letters, content, headers)
+        if letters.payloads:
+            letters.ids = self._take_ids(len(letters.payloads))
+            self._append(self.dead_letters(log, now_us, change), letters, change)
+        outcome = Outcome.DEAD if letters.payloads else Outcome.DROPPED
+        self.withdraw(log, group, offsets)
+        self.close(log, group, offsets, now_us)
+        change.events.append(
+            Settled(log.number, group.name, offsets, outcome, attempts, None, None, error or reason, now_us)
+        )
+
+    def origin(self, log: Log, headers: Mapping[str, str]) -> Log | None:
+        """The log that a dead letter came from, if it still exists."""
+        return self.find(log.namespace, headers.get(letter.ORIGIN, ""))
+
+    def redrive(self, log: Log, offsets: list[int], to: Log | None, now_us: int, change: Change) -> int:
+        """Move dead letters that are ready back to where they failed, or to another log; how many were moved."""
+        group = log.group()
+        moved: list[int] = []
+        for offset, content in zip(offsets, self._fetch(log, offsets), strict=True):
+            if content is None or offset in group.settled or offset in group.leases:
+                continue
+            headers = content.headers or {}
+            target = to or self.origin(log, headers)
+            if target is None:
+                continue
+            back = empty_batch(now_us)
+            add_row(back, content, letter.headers_back(headers))
+            back.ids = self._take_ids(1)
+            name = headers.get(letter.ORIGIN_GROUP)
+            back.target_group = name if to is None and name in target.groups else None
+            self._append(target, back, change)
+            moved.append(offset)
+        self._settle(log, group, sorted(moved), Outcome.REDRIVEN, now_us, change)
+        return len(moved)
+
+    # --- what happens by itself ---
+
+    @property
+    def next_us(self) -> int | None:
+        """When something happens by itself next, at the earliest."""
+        return self._alarms[0][0] if self._alarms else None
+
+    def advance(self, now_us: int, change: Change) -> None:
+        """Let everything happen that happens by itself up to now."""
+        alarms = self._alarms
+        while alarms and alarms[0][0] <= now_us:
+            moment, number = heapq.heappop(alarms)
+            log = self.logs.get(number)
+            if log is not None and log.alarm_us == moment:
+                log.alarm_us = None
+                self._advance(log, now_us, change)
+                if not log.deleted:
+                    self._set_alarm(log)
+
+    def _advance(self, log: Log, now_us: int, change: Change) -> None:
+        if log.fall_due(now_us):
+            self.stirred.add(log)
+        for group in log.groups.values():
+            overdue = group.leases.pop_overdue(now_us)
+            if overdue:
+                self._end_leases(log, group, overdue, now_us, change)
+        if log.unused_us is not None and log.unused_us <= now_us:
+            self.delete(log, now_us, change)
+        elif log.expiries.next_us is not None and log.expiries.next_us <= now_us:
+            self._expire(log, [offset for _, offset in log.expiries.pop_due(now_us)], now_us, change)
+
+    def _end_leases(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
+        """Nobody settled them in time: they go back to their places, or that was their last attempt."""
+        most = self._attempts_max(log)
+        last = [offset for offset in offsets if most is not None and group.tally.get(offset) + 1 >= most]
+        with suppress(DiskFull):  # then they are attempted again, and die when there is room
+            self._bury(log, group, last, letter.MAX_ATTEMPTS, None, now_us, change)
+        self._put_back(log, group, [offset for offset in offsets if offset in group.leases], now_us, change)
+
+    def _expire(self, log: Log, offsets: list[int], now_us: int, change: Change) -> None:
+        """The time of messages is over. What is handed out is left to its consumer, and ends if it comes back."""
+        for group in log.groups.values():
+            over = sorted(offset for offset in offsets if offset not in group.settled)
+            group.overdue.update(offset for offset in over if offset in group.leases)
+            self._expire_here(
+                log, group, [offset for offset in over if offset not in group.leases], now_us, change
+            )
+
+    def _expire_here(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
+        if log.policy.on_expire == "drop":
+            self._settle(log, group, offsets, Outcome.EXPIRED, now_us, change)
+            return
+        try:
+            self._bury(log, group, offsets, letter.EXPIRED, None, now_us, change)
+        except DiskFull:  # they wait until there is room, where nobody gets them
+            for offset in offsets:
+                if offset not in group.settled:
+                    self.withdraw(log, group, [offset])
+                    group.overdue.add(offset)
+                    log.expiries.add(now_us + SECOND_US, offset)
+            self._set_alarm(log)
+
+    def _set_alarm(self, log: Log) -> None:
+        moment = log.next_us
+        if moment is not None:
+            self._set_alarm_at(log, moment)
+
+    def _set_alarm_at(self, log: Log, moment: int) -> None:
+        if log.alarm_us is None or moment < log.alarm_us:
+            log.alarm_us = moment
+            heapq.heappush(self._alarms, (moment, log.number))
+
+    # --- after a replay ---
+
+    def settle_down(self, now_us: int, change: Change) -> None:
+        """All was replayed. What an earlier owner had handed out goes back to its place, or that was its last attempt."""
+        for log in list(self.logs.values()):
+            if not log.policy.durable:
+                self.delete(log, now_us, change)
+                continue
+            log.used_us = now_us
+            log.fall_due(now_us)
+            for group in log.groups.values():
+                self._end_leases(log, group, group.leases.offsets(), now_us, change)
+            self._set_alarm(log)
+        self.advance(now_us, change)
+
+    # --- storing ---
+
+    def encode(self) -> bytes:
+        """Everything that must survive, as bytes."""
+        stored = Stored(
+            STORED_VERSION, self._next_log, self.last_id, [log.encode() for log in self.logs.values()]
+        )
+        return msgspec.msgpack.encode(stored)
+
+    def restore(self, data: bytes) -> None:
+        """What `encode` gave, into an engine that is empty."""
+        stored = msgspec.msgpack.decode(data, type=Stored)
+        if stored.version != STORED_VERSION:
+            raise CorruptJournal(
+                f"a snapshot of engine version {stored.version} is not known to this version of Penstock"
+            )
+        self._next_log = stored.next_log
+        self.last_id = stored.last_id
+        for found in stored.logs:
+            log = Log.decode(found)
+            self.logs[log.number] = self._by_name[log.namespace, log.name] = log
+            self.aim(log, 1)
+
+
+def dead_letter_target(log: Log) -> str:
+    """The name of the queue that gets a log's dead letters."""
+    return log.policy.dead_letter or dead_letter_name(log.name)
+
+
+def _declared(log: Log, action: Action, now_us: int) -> Declared:
+    body = msgspec.msgpack.encode(Declaration(log.namespace, log.name, log.policy))
+    return Declared(log.number, action, log.name, body, now_us)
+
+
+def _ended(log: Log, group: Group, run: range, outcome: Outcome, now_us: int) -> Settled:
+    return Settled(log.number, group.name, run, outcome, None, None, None, None, now_us)
+
+
+def _offsets_of(pieces: list[Piece]) -> Offsets:
+    if len(pieces) == 1:
+        return range(pieces[0][1], pieces[0][2])
+    return [offset for _, start, stop, _ in pieces for offset in range(start, stop)]
+
+
+def _check_sizes(policy: Policy, batch: Batch) -> None:
+    if batch.size <= policy.max_message_bytes:
+        return
+    longest = max(map(len, batch.payloads))
+    if longest > policy.max_message_bytes:
+        raise MessageTooLarge(
+            f"the payload has {longest} bytes and the limit is {policy.max_message_bytes}; "
+            "publish a reference to it instead, or raise max_message_bytes"
+        )
+
+
+def _bounded(contents: list[Content | None]) -> Iterator[tuple[int, int]]:
+    """Cut messages into parts of a bounded length, with at least one in each."""
+    start = length = 0
+    for place, content in enumerate(contents):
+        more = 0 if content is None else len(content.payload)
+        if place > start and length + more > BURIED_BYTES:
+            yield start, place
+            start, length = place, 0
+        length += more
+    yield start, len(contents)
+
+
+def _stored_bytes(content: Content | None) -> int:
+    """More than a dead letter takes beside what is written of the settlement."""
+    if content is None:
+        return LETTER_OVERHEAD_BYTES
+    headers = sum(4 * (len(name) + len(value)) for name, value in (content.headers or {}).items())
+    return LETTER_OVERHEAD_BYTES + len(content.payload) + len(content.properties or b"") + headers
+
+
+def _require_other(name: str, policy: Policy) -> None:
+    if policy.dead_letter == name:
+        raise InvalidArgument(
+            f"{name!r} cannot hold its own dead letters; name another queue, or none for {name}.dlq"
+        )

@@ -1,0 +1,163 @@
+"""What happened, as it is recorded and replayed.
+
+Every command that changes something that must survive gives events; replaying the same events gives the same state. Events say
+outcomes (attempt, due time, destination), never commands: replaying evaluates no policy, clock or chance. The broker turns
+them into rows of the journal and back; the engine knows nothing of that.
+
+Columns are as a caller brings them: one value for all rows, a `range`, or a list with a value for each row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import IntEnum
+from typing import Any, NamedTuple
+
+import msgspec
+
+Offsets = range | list[int]
+
+
+class Outcome(IntEnum):
+    """How a message left a group, or went back. The numbers are stored: never renumber."""
+
+    ACKED = 1
+    RETRY = 2  # failed, and waits for its next attempt
+    DEAD = 3  # moved to the dead letters
+    EXPIRED = 4  # its time was over, and it was dropped
+    PURGED = 5
+    RETURNED = 6  # given back to its old place
+    DROPPED = 7  # to make room, or rejected where there are no dead letters
+    REDRIVEN = 8  # moved from the dead letters to where it failed
+
+
+#: What ends a message's life in a group. The others send it round again.
+FINAL = frozenset(Outcome) - {Outcome.RETRY, Outcome.RETURNED}
+
+
+class Action(IntEnum):
+    """What happened to a log as a whole. The numbers are stored: never renumber."""
+
+    DECLARE = 1
+    ALTER = 2
+    DELETE = 3
+
+
+class Batch(msgspec.Struct, gc=False):
+    """Messages of one publish, as columns. `None` in the place of a column: no message has a value there."""
+
+    payloads: list[bytes]
+    ids: Sequence[int]
+    timestamp_us: int | list[int]
+    priority: int | list[int]
+    deliver_at: int | list[int | None] | None = None
+    expires_at: int | list[int | None] | None = None
+    key: list[str | None] | None = None
+    dedup_id: list[str | None] | None = None
+    headers: list[dict[str, str] | None] | None = None
+    target_group: str | None = None
+    properties: list[bytes | None] | None = None
+    first: int = -1  # the offset of the first one, once it is known
+    size: int = 0  # of all payloads
+
+    @property
+    def count(self) -> int:
+        return len(self.ids)
+
+    def part(self, start: int, stop: int) -> Batch:
+        """Some of the messages, as a batch."""
+
+        def cut(column: Any) -> Any:
+            return column[start:stop] if isinstance(column, list | range) else column
+
+        found = Batch(*[cut(getattr(self, field)) for field in self.__struct_fields__])
+        found.first = self.first + start
+        return found
+
+    def rows(self, rows: list[int]) -> Batch:
+        """Some of the messages, by their numbers in the batch."""
+
+        def pick(column: Any) -> Any:
+            return [column[row] for row in rows] if isinstance(column, list | range) else column
+
+        found = Batch(*[pick(getattr(self, field)) for field in self.__struct_fields__])
+        found.size = sum(map(len, found.payloads))
+        return found
+
+
+class Published(NamedTuple):
+    """Messages were appended to a log, from an offset on."""
+
+    log: int
+    first: int
+    batch: Batch
+
+
+class Leased(NamedTuple):
+    """Messages were handed out; how often that was is one number, or one for each."""
+
+    log: int
+    group: str
+    offsets: Offsets
+    attempts: int | list[int]
+    consumer: str | None
+    time_us: int
+
+
+class Settled(NamedTuple):
+    """Messages left a group, or go round again: RETRY with the moment they are due, one for all or one for each."""
+
+    log: int
+    group: str
+    offsets: Offsets
+    outcome: int
+    attempts: int | list[int] | None
+    due: int | list[int] | None
+    consumer: str | None
+    error: str | None
+    time_us: int
+
+
+class Declared(NamedTuple):
+    """A log was declared, altered or deleted; `body` is its policy."""
+
+    log: int
+    action: int
+    name: str
+    body: bytes
+    time_us: int
+
+
+Event = Published | Leased | Settled | Declared
+
+
+def runs(offsets: Sequence[int]) -> list[range]:
+    """Offsets as ranges, in order, whatever order they came in.
+
+    >>> runs([3, 4, 5, 9]), runs([1, 0])
+    ([range(3, 6), range(9, 10)], [range(0, 2)])
+    """
+    ordered = rising(offsets)
+    if isinstance(ordered, range):
+        return [ordered] if ordered else []
+    found: list[range] = []
+    start = previous = ordered[0]
+    for offset in ordered:
+        if offset > previous + 1:
+            found.append(range(start, previous + 1))
+            start = offset
+        previous = offset
+    found.append(range(start, previous + 1))
+    return found
+
+
+def rising(offsets: Sequence[int]) -> Offsets:
+    """Offsets in order, each once: as a range if they follow one another, as they nearly always do."""
+    if isinstance(offsets, range):
+        return offsets
+    if not offsets:
+        return range(0)
+    found = range(offsets[0], offsets[0] + len(offsets))
+    if offsets[-1] == found[-1] and list(offsets) == list(found):
+        return found
+    return sorted(set(offsets))

@@ -1,0 +1,121 @@
+"""What an earlier owner recorded, taken in again.
+
+Replaying evaluates no policy, clock or chance: events say what became of messages, and the same methods put them there as when it
+happened. What lies between events and left no trace (a lease that ended by itself, a delay that was over) is made up for: a
+message that is leased again was given back before, and everything that was due when an event was recorded had fallen due.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from penstock.engine.change import Declaration
+from penstock.engine.events import Action, Declared, Event, Leased, Outcome, Published, Settled, runs
+from penstock.engine.group import Group
+from penstock.engine.lane import Piece
+from penstock.engine.lease import Lease
+from penstock.engine.log import Log
+
+if TYPE_CHECKING:
+    from penstock.engine.engine import Engine
+
+
+def replay(engine: Engine, event: Event, time_us: int) -> None:
+    """Take in what an earlier owner recorded, at the time it did."""
+    if isinstance(event, Published):
+        _published(engine, event, time_us)
+    elif isinstance(event, Declared):
+        _declared(engine, event)
+    else:
+        log = engine.logs.get(event.log)
+        if log is not None:
+            log.fall_due(max(time_us, event.time_us))  # the engine's time may be ahead of the wall clock
+            if isinstance(event, Leased):
+                _leased(log, log.group(event.group), event)
+            else:
+                _settled(engine, log, log.group(event.group), event)
+
+
+def _declared(engine: Engine, event: Declared) -> None:
+    declared = msgspec.msgpack.decode(event.body, type=Declaration)
+    log = engine.logs.get(event.log)
+    if log is None and event.action != Action.DELETE:
+        engine.add(event.log, declared.namespace, declared.name, declared.policy)
+    elif log is not None and event.action == Action.DELETE:
+        engine.forget(log)
+    elif log is not None:
+        engine.aim(log, -1)
+        log.policy = declared.policy
+        engine.aim(log, 1)
+
+
+def _published(engine: Engine, event: Published, time_us: int) -> None:
+    log = engine.logs.get(event.log)
+    if log is None:  # it was deleted later
+        return
+    batch = event.batch
+    log.fall_due(time_us)
+    if not log.groups:
+        log.group()
+    log.skip_to(event.first)  # what is not there was cleaned, or is lost
+    log.next_offset = event.first + len(batch.ids)
+    log.published += len(batch.ids)
+    engine.last_id = max(engine.last_id, batch.ids[-1])
+    if batch.dedup_id is not None:
+        log.remember(event.first, batch)
+    if log.policy.max_bytes is not None:
+        log.note_sizes(event.first, batch)
+    log.arrive(event.first, batch)
+
+
+def _settled(engine: Engine, log: Log, group: Group, event: Settled) -> None:
+    if event.outcome == Outcome.RETRY:
+        dues = event.due if isinstance(event.due, list) else [event.due or event.time_us] * len(event.offsets)
+        for offset, due_us in zip(event.offsets, dues, strict=True):
+            if offset in group.leases:
+                group.count_attempt(offset, event.time_us)
+                group.retry(offset, due_us)
+    elif event.outcome == Outcome.RETURNED:
+        for offset in event.offsets:
+            if offset in group.leases:
+                group.count_attempt(offset, event.time_us)
+                group.put_back(offset)
+    else:
+        left = sorted(offset for offset in event.offsets if offset not in group.settled)
+        _withdraw_runs(engine, log, group, left)
+        engine.close(log, group, left, event.time_us)
+
+
+def _withdraw_runs(engine: Engine, log: Log, group: Group, offsets: list[int]) -> None:
+    """Take messages out, wherever they are: whole runs of what is ready at once."""
+    ready = [offset for offset in offsets if offset not in group.leases]
+    for offset in offsets:
+        if offset in group.leases:
+            group.leases.remove(offset)
+    if group.tally or group.keys or log.delayed:
+        engine.withdraw(log, group, ready)
+        return
+    for run in runs(ready):
+        for priority, start, stop in log.priorities.parts(run.start, run.stop):
+            group.lanes.remove(priority, start, stop)
+
+
+def _leased(log: Log, group: Group, event: Leased) -> None:
+    """Somebody had these. If somebody had them already, that lease had ended without a word."""
+    given = event.attempts
+    attempts = given if isinstance(given, list) else [given] * len(event.offsets)
+    fresh: list[int] = []
+    for offset, attempt in zip(event.offsets, attempts, strict=True):
+        if attempt > 1 and group.tally.get(offset) < attempt - 1:
+            first_us = group.tally.first_failed(offset)
+            group.tally.set(offset, attempt - 1, event.time_us if first_us is None else first_us)
+        if offset not in group.leases and offset not in group.settled:
+            fresh.append(offset)
+    pieces: list[Piece] = []
+    for run in runs(sorted(fresh)):
+        for priority, start, stop in log.priorities.parts(run.start, run.stop):
+            pieces += group.lanes.remove(priority, start, stop)
+    if pieces:
+        group.leases.add(Lease(0, pieces, event.consumer, None))

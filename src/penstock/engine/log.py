@@ -1,0 +1,429 @@
+"""One queue or topic: its policy, its groups, and what of it waits for a moment.
+
+Theory of operation
+-------------------
+A log gives offsets when messages are published; they *arrive* in its groups when that is durable, or when they fall due. What is known of
+each message beside its offset is kept only as far as something depends on it: its priority as runs of offsets, when it is due or expires
+in timelines, its key while it is delayed. A plain message costs nothing.
+
+The order of what is ready is the order of arrival. So before anything is published or leased at a moment, everything that fell due by
+then must have arrived: `fall_due`.
+"""
+
+from __future__ import annotations
+
+from array import array
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from heapq import merge
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from penstock.clock import SECOND_US
+from penstock.engine import group as groups
+from penstock.engine.dedup import DedupWindow
+from penstock.engine.events import Batch
+from penstock.engine.group import Group
+from penstock.engine.lane import Lane, Lanes
+from penstock.engine.timeline import Timeline
+from penstock.errors import InvalidArgument
+from penstock.policy import Policy
+
+DEFAULT_GROUP: Final = "default"
+
+#: So few runs of priorities are not worth looking at.
+RUNS_KEPT: Final = 1000
+
+
+class Runs:
+    """A number for each offset, kept as runs of equal ones."""
+
+    __slots__ = ("_starts", "_values", "last")
+
+    def __init__(self, starts: Iterable[int] = (), values: Iterable[int] = ()) -> None:
+        self._starts = array("q", starts)
+        self._values = array("h", values)
+        self.last = self._values[-1] if self._values else None  # the number of the last run
+
+    def append(self, start: int, value: int) -> None:
+        """From `start` on, behind all others, it is `value`."""
+        if self.last != value:
+            self._starts.append(start)
+            self._values.append(value)
+            self.last = value
+
+    def at(self, offset: int) -> int:
+        """The number of an offset."""
+        if len(self._values) == 1:
+            return self._values[0]
+        return self._values[max(bisect_right(self._starts, offset) - 1, 0)]
+
+    def parts(self, start: int, stop: int) -> Iterator[tuple[int, int, int]]:
+        """A range of offsets as (number, start, stop), cut where the number changes."""
+        place = max(bisect_right(self._starts, start) - 1, 0)
+        while start < stop:
+            end = min(stop, self._starts[place + 1]) if place + 1 < len(self._starts) else stop
+            yield self._values[place], start, end
+            start = end
+            place += 1
+
+    def __len__(self) -> int:
+        return len(self._starts)
+
+    def forget_before(self, offset: int) -> None:
+        """What is before that offset will not be asked for any more."""
+        dead = bisect_right(self._starts, offset) - 1
+        if dead > 0:
+            del self._starts[:dead], self._values[:dead]
+
+    def encode(self) -> tuple[list[int], list[int]]:
+        return list(self._starts), list(self._values)
+
+
+class Plain(NamedTuple):
+    """What one plain message after the other touches, at hand."""
+
+    group: Group
+    lanes: Lanes
+    lane: Lane
+    contents: dict[int, Any]
+    bytes_max: int
+    visible_us: int | None
+
+
+def is_plain(policy: Policy) -> bool:
+    """Whether a message without any properties needs nothing but an offset, a lane and a lease."""
+    return (
+        policy.ttl is policy.max_depth is policy.max_bytes is policy.expires is None
+        and policy.ordering == "fifo"
+        and policy.delivery == "at-least-once"
+        and not policy.single_active
+    )
+
+
+class Stored(msgspec.Struct, frozen=True, array_like=True):
+    """A log as a snapshot holds it."""
+
+    number: int
+    namespace: str
+    name: str
+    policy: bytes
+    next_offset: int
+    priorities: tuple[list[int], list[int]]
+    delayed: Any
+    expiries: Any
+    dedup: Any
+    keys: dict[int, str]
+    held_ids: dict[int, str]
+    groups: dict[str, groups.Stored]
+    sizes: dict[int, int]
+    published: int
+
+
+class Log:
+    """The state of one log."""
+
+    def __init__(self, number: int, namespace: str, name: str, policy: Policy) -> None:
+        self.number = number
+        self.namespace = namespace
+        self.name = name
+        self.policy = policy
+        self.deleted = False
+        self.next_offset = 0
+        self.arrived = 0  # what is before this is durable, and due or waiting
+        self.priorities = Runs()
+        self.delayed = Timeline()
+        self.withdrawn = 0  # entries of `delayed` whose message was settled meanwhile
+        self.awaited: dict[int, int] = {}  # how many groups have settled a message that is not due yet
+        self.consumers: dict[str, int] = {}  # who is attached, in order; how often
+        self.receivers = 0  # who waits for a message
+        self.used_us = 0
+        self.expiries = Timeline()
+        self.dedup = DedupWindow()
+        self.keys: dict[int, str] = {}  # of delayed messages, where they matter
+        self.held_ids: dict[int, str] = {}  # dedup ids that are remembered until their message is settled
+        self.groups: dict[str, Group] = {}
+        self.sizes: dict[int, int] = {}  # of payloads, where their sum is limited
+        self.bytes = 0
+        self.alarm_us: int | None = None  # when the engine will look at it next
+        self.plain: Plain | None = None  # its short way, if it has one: see `broker.express`
+        self.published = 0  # since it was declared
+        self.runs_max = RUNS_KEPT  # runs of priorities, before it is looked for those that nobody needs
+
+    # --- counting ---
+
+    @property
+    def depth(self) -> int:
+        """Messages that the group furthest behind has not settled; published ones count before they are durable."""
+        return self.next_offset - min((len(group.settled) for group in self.groups.values()), default=0)
+
+    @property
+    def delayed_count(self) -> int:
+        return len(self.delayed) - self.withdrawn
+
+    def group(self, name: str = DEFAULT_GROUP) -> Group:
+        """A group, made if it does not exist: it begins at the earliest message."""
+        found = self.groups.get(name)
+        if found is None:
+            found = self.groups[name] = Group(name)
+            self.plain = None
+            self._catch_up(found)
+        return found
+
+    def _catch_up(self, group: Group) -> None:
+        """A new group gets what the log still has for those that were there before it."""
+        others = [other for other in self.groups.values() if other is not group]
+        if not others:
+            return
+        model = min(others, key=lambda other: len(other.settled))
+        for run in model.settled:
+            group.settled.add(run.start, run.stop)
+        waiting = {offset for _, offset in self.delayed.items()}
+        for gap in model.settled.gaps(0, self.arrived):
+            for offset in gap:
+                if offset not in waiting:
+                    group.arrive_keyed(self.priorities.at(offset), offset, model.keys.key_of(offset))
+
+    def skip_to(self, offset: int) -> None:
+        """Give up the offsets before that one: the journal may have held them, and lost them."""
+        if offset > self.next_offset:
+            for group in self.groups.values():
+                group.settled.add(self.next_offset, offset)
+            self.next_offset = self.arrived = offset
+
+    # --- dedup ids ---
+
+    def without_repeats(self, batch: Batch, now_us: int) -> tuple[Batch | None, list[int]]:
+        """The batch without what was published before, and the ids to answer with. Nothing is remembered yet."""
+        dedup_ids = batch.dedup_id or []
+        exact = self.policy.delivery == "exactly-once"
+        ids = list(batch.ids)
+        keep: list[int] = []
+        here: dict[str, int] = {}
+        for row, dedup_id in enumerate(dedup_ids):
+            if dedup_id is None:
+                if exact:
+                    raise InvalidArgument(
+                        f"{self.name!r} promises exactly-once: message {row} has no dedup_id"
+                    )
+                keep.append(row)
+                continue
+            first = here.get(dedup_id)
+            if first is None:
+                first = self.dedup.seen(dedup_id, now_us)
+            if first is None:
+                here[dedup_id] = ids[row]
+                keep.append(row)
+            else:
+                ids[row] = first
+        if len(keep) == len(ids):
+            return batch, ids
+        return (batch.rows(keep) if keep else None), ids
+
+    def remember(self, first: int, batch: Batch) -> None:
+        """Remember dedup ids: for the window from their publish on, or until their message is settled and the window after that."""
+        exact = self.policy.delivery == "exactly-once"
+        window_us = round(self.policy.dedup_window * SECOND_US)
+        times = batch.timestamp_us
+        for row, dedup_id in enumerate(batch.dedup_id or ()):
+            if dedup_id is not None:
+                published_us = times[row] if isinstance(times, list) else times
+                self.dedup.remember(dedup_id, batch.ids[row], published_us + window_us)
+                if exact:
+                    self.dedup.hold(dedup_id)
+                    self.held_ids[first + row] = dedup_id
+
+    # --- arriving ---
+
+    def arrive(self, first: int, batch: Batch) -> None:
+        """Messages that were published are durable."""
+        stop = self.arrived = first + batch.count
+        self._note_priorities(first, batch)
+        self._note_expiries(first, batch)
+        if self.policy.ordering == "key" or batch.deliver_at is not None or batch.target_group is not None:
+            self._arrive_each(first, batch)
+        elif type(batch.priority) is int:
+            for group in self.groups.values():
+                group.lanes.append(batch.priority, first, stop)
+        else:
+            for priority, start, end in self._same_priority(first, batch.priority):
+                for group in self.groups.values():
+                    group.lanes.append(priority, start, end)
+
+    @staticmethod
+    def _same_priority(first: int, priorities: Any) -> Iterator[tuple[int, int, int]]:
+        start = first
+        for priority, run in groupby(priorities):
+            stop = start + sum(1 for _ in run)
+            yield priority, start, stop
+            start = stop
+
+    def _note_priorities(self, first: int, batch: Batch) -> None:
+        if type(batch.priority) is int:
+            self.priorities.append(first, batch.priority)
+        else:
+            for priority, start, _ in self._same_priority(first, batch.priority):
+                self.priorities.append(start, priority)
+
+    def _note_expiries(self, first: int, batch: Batch) -> None:
+        expires = batch.expires_at
+        if isinstance(expires, list):
+            for offset, moment in enumerate(expires, first):
+                if moment is not None:
+                    self.expiries.add(moment, offset)
+        elif expires is not None:
+            self.expiries.add_many(expires, range(first, first + batch.count))
+
+    def note_sizes(self, first: int, batch: Batch) -> None:
+        """Count the bytes of messages, where they are limited."""
+        self.sizes.update(enumerate(map(len, batch.payloads), first))
+        self.bytes += batch.size
+
+    def _arrive_each(self, first: int, batch: Batch) -> None:
+        keyed = self.policy.ordering == "key"
+        count = batch.count
+        moments = batch.deliver_at
+        due = moments if isinstance(moments, list) else [moments] * count
+        keys = batch.key if keyed and batch.key is not None else [None] * count
+        if batch.target_group is not None:
+            for name, group in self.groups.items():
+                if name != batch.target_group:
+                    group.settled.add(first, first + count)
+        for offset, moment, key in zip(range(first, first + count), due, keys, strict=True):
+            if moment is not None:
+                self.delayed.add(moment, offset)
+                if key is not None:
+                    self.keys[offset] = key
+            else:
+                self._arrive_one(offset, key)
+
+    def _arrive_one(self, offset: int, key: str | None) -> None:
+        priority = self.priorities.at(offset)
+        for group in self.groups.values():
+            if offset not in group.settled:
+                group.arrive_keyed(priority, offset, key)
+
+    def fall_due(self, now_us: int) -> bool:
+        """Have what is due by now arrive, in the order in which it fell due; whether anything did."""
+        delayed = self.delayed.pop_due(now_us) if _over(self.delayed.next_us, now_us) else []
+        keys = {offset: self.keys.pop(offset) for _, offset in delayed if offset in self.keys}
+        if self.withdrawn:
+            self.withdrawn -= sum(1 for _, offset in delayed if self.is_settled(offset))
+        stirred = bool(delayed)
+        for group in self.groups.values():
+            retries = group.pop_retries(now_us) if _over(group.retries.next_us, now_us) else []
+            stirred = stirred or bool(retries)
+            again = {offset for _, offset in retries}
+            for _, offset in merge(delayed, retries):
+                if offset in again:  # it is its key's foremost already
+                    group.arrive(self.priorities.at(offset), offset, offset + 1)
+                elif offset not in group.settled:
+                    group.arrive_keyed(self.priorities.at(offset), offset, keys.get(offset))
+        return stirred
+
+    def is_settled(self, offset: int) -> bool:
+        """Whether every group has settled a message."""
+        return all(offset in group.settled for group in self.groups.values())
+
+    def forget(self, offsets: Iterable[int], now_us: int) -> None:
+        """Messages were settled in a group: forget what is known of those that no group needs any more."""
+        if not (self.sizes or self.held_ids or self.delayed):
+            return
+        for offset in offsets:
+            if not self.is_settled(offset):
+                continue
+            self.bytes -= self.sizes.pop(offset, 0)
+            if offset in self.held_ids:
+                self.dedup.release(
+                    self.held_ids.pop(offset), now_us + round(self.policy.dedup_window * SECOND_US)
+                )
+
+    def settled_by_all(self, start: int, stop: int) -> list[range]:
+        """Which offsets of a range every group has settled."""
+        found = [range(start, stop)]
+        for group in self.groups.values():
+            found = [part for run in found for part in group.settled.overlap(run.start, run.stop)]
+        return found if self.groups else []
+
+    # --- moments ---
+
+    @property
+    def next_us(self) -> int | None:
+        """When something happens here by itself."""
+        moments = [self.delayed.next_us, self.expiries.next_us, self.unused_us]
+        for group in self.groups.values():
+            moments += [group.retries.next_us, group.leases.next_us]
+        return min((moment for moment in moments if moment is not None), default=None)
+
+    @property
+    def unused_us(self) -> int | None:
+        """When it is to be deleted because nobody uses it."""
+        if self.policy.expires is None or self.consumers or self.receivers:
+            return None
+        return self.used_us + round(self.policy.expires * SECOND_US)
+
+    def forget_settled(self) -> None:
+        """Give memory back that only settled messages needed."""
+        low = min((_low_water(group) for group in self.groups.values()), default=0)
+        self.priorities.forget_before(low)
+        self.runs_max = max(RUNS_KEPT, 2 * len(self.priorities))
+
+    # --- storing ---
+
+    def encode(self) -> Stored:
+        self.forget_settled()
+        return Stored(
+            number=self.number,
+            namespace=self.namespace,
+            name=self.name,
+            policy=msgspec.msgpack.encode(self.policy),
+            next_offset=self.next_offset,
+            priorities=self.priorities.encode(),
+            delayed=self.delayed.encode(),
+            expiries=self.expiries.encode(),
+            dedup=self.dedup.encode(),
+            keys=self.keys,
+            held_ids=self.held_ids,
+            groups={name: group.encode() for name, group in self.groups.items()},
+            sizes=self.sizes,
+            published=self.published,
+        )
+
+    @classmethod
+    def decode(cls, stored: Stored) -> Log:
+        """What `encode` gave."""
+        log = cls(
+            stored.number, stored.namespace, stored.name, msgspec.msgpack.decode(stored.policy, type=Policy)
+        )
+        log.next_offset = log.arrived = stored.next_offset
+        log.priorities = Runs(*stored.priorities)
+        log.delayed = Timeline.decode(stored.delayed)
+        log.expiries = Timeline.decode(stored.expiries)
+        log.dedup = DedupWindow.decode(stored.dedup)
+        log.keys = stored.keys
+        log.held_ids = stored.held_ids
+        log.groups = {name: Group.decode(name, found) for name, found in stored.groups.items()}
+        log.sizes = stored.sizes
+        log.bytes = sum(stored.sizes.values())
+        for group in log.groups.values():
+            for offset in group.overdue:
+                log.expiries.add(0, offset)
+        log.published = stored.published
+        for _, offset in log.delayed.items():  # noqa: PERF102  # it is no dict
+            settled = sum(offset in group.settled for group in log.groups.values())
+            if settled == len(log.groups):
+                log.withdrawn += 1
+            elif settled:
+                log.awaited[offset] = settled
+        return log
+
+
+def _over(moment: int | None, now_us: int) -> bool:
+    return moment is not None and moment <= now_us
+
+
+def _low_water(group: Group) -> int:
+    first = next(iter(group.settled), None)
+    return first.stop if first is not None and first.start == 0 else 0
