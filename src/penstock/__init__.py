@@ -3,8 +3,12 @@
 The public names, nothing else. What is not in `__all__` may change without notice.
 """
 
+from importlib import import_module
 from importlib.metadata import version
+from typing import TYPE_CHECKING, Any
 
+from penstock.broker.opening import open  # noqa: A004
+from penstock.broker.sync import Broker, Consumer, Delivery, Queue
 from penstock.errors import (
     BatchTooLarge,
     BrokerClosed,
@@ -37,8 +41,11 @@ from penstock.policy import Backoff, Policy
 __all__ = [
     "Backoff",
     "BatchTooLarge",
+    "Broker",
     "BrokerClosed",
+    "Consumer",
     "CorruptJournal",
+    "Delivery",
     "DirectoryLocked",
     "DiskFull",
     "Forbidden",
@@ -55,14 +62,39 @@ __all__ = [
     "PenstockError",
     "Policy",
     "PolicyConflict",
+    "Queue",
     "QueueFull",
     "QueueNotFound",
     "QuotaExceeded",
+    "Reject",
+    "Retry",
     "ShardUnavailable",
     "TopicNotFound",
     "Unauthorized",
+    "Worker",
     "WrongKind",
     "__version__",
+    "aio",
+    "open",
 ]
 
 __version__ = version("penstock")
+
+if TYPE_CHECKING:
+    from penstock import aio
+    from penstock.broker.worker import Reject, Retry, Worker
+
+#: What needs asyncio is imported when it is first used: who does not use it does not pay for it.
+_LATER = {
+    "Reject": "penstock.broker.worker",
+    "Retry": "penstock.broker.worker",
+    "Worker": "penstock.broker.worker",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "aio":
+        return import_module("penstock.aio")
+    if name in _LATER:
+        return getattr(import_module(_LATER[name]), name)
+    raise AttributeError(f"module 'penstock' has no attribute {name!r}")

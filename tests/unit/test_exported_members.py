@@ -10,15 +10,18 @@ import penstock
 from penstock import errors
 
 PUBLIC = """
-Backoff BatchTooLarge BrokerClosed CorruptJournal DirectoryLocked DiskFull Forbidden ForkedProcess InvalidArgument
-InvalidName JournalFailed LeaseLost MaintenanceFailed Message MessageExpired MessageTooLarge MissingExtra PenstockError
-Policy PolicyConflict QueueFull QueueNotFound QuotaExceeded ShardUnavailable TopicNotFound Unauthorized WrongKind
-__version__
+Backoff BatchTooLarge Broker BrokerClosed Consumer CorruptJournal Delivery DirectoryLocked DiskFull Forbidden ForkedProcess
+InvalidArgument InvalidName JournalFailed LeaseLost MaintenanceFailed Message MessageExpired MessageTooLarge MissingExtra
+PenstockError Policy PolicyConflict Queue QueueFull QueueNotFound QuotaExceeded Reject Retry ShardUnavailable TopicNotFound
+Unauthorized Worker WrongKind __version__ aio open
 """.split()
+
+PUBLIC_AIO = "Broker Consumer Delivery Queue Worker open".split()
 
 
 def test_a_public_name_appeared_or_vanished() -> None:
     assert penstock.__all__ == PUBLIC
+    assert penstock.aio.__all__ == PUBLIC_AIO
 
 
 def test_all_is_not_sorted_or_names_what_is_not_there() -> None:

@@ -1,0 +1,6 @@
+"""The API for asyncio: `broker = await penstock.aio.open(…)`, and every method of its objects is a coroutine."""
+
+from penstock.broker.aio import Broker, Consumer, Delivery, Queue, open  # noqa: A004
+from penstock.broker.worker import AioWorker as Worker
+
+__all__ = ["Broker", "Consumer", "Delivery", "Queue", "Worker", "open"]

@@ -1,0 +1,154 @@
+"""What both shells do with a caller's arguments before they call the port."""
+
+from __future__ import annotations
+
+import itertools
+import threading
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final
+
+from penstock.broker.port import Handle, Port
+from penstock.broker.ticket import Ticket
+from penstock.clock import SECOND_US, Duration, duration_us
+from penstock.engine import letter
+from penstock.engine.filter import compile_filter
+from penstock.errors import InvalidArgument
+from penstock.limits import COUNT_MAX, DELIVERIES_MAX, PREFETCH_MAX, PRIORITY_DEFAULT
+from penstock.message import Message
+from penstock.names import check_name
+
+#: Dead letters that are moved in one unit.
+REDRIVE_AT_ONCE: Final = 100
+
+_numbers = itertools.count(1)
+_UNSAID: Final = (None,) * 6
+
+
+def message(
+    payload: bytes,
+    headers: Mapping[str, str] | None,
+    key: str | None,
+    priority: int | None,
+    delay: Duration | None,
+    deliver_at: datetime | None,
+    ttl: Duration | None,
+    dedup_id: str | None,
+) -> bytes | Message:
+    """What `publish` was given: the payload itself, if nothing is said about it."""
+    others = (key, priority, delay, deliver_at, ttl, dedup_id)
+    if type(payload) is bytes and not headers and others == _UNSAID:
+        return payload
+    return Message(
+        payload,
+        headers={} if headers is None else headers,  # type: ignore[arg-type]
+        key=key,
+        priority=PRIORITY_DEFAULT if priority is None else priority,
+        delay=delay,
+        deliver_at=deliver_at,
+        ttl=ttl,
+        dedup_id=dedup_id,
+    )
+
+
+def wait_us(timeout: Duration | None) -> int | None:
+    """How long to wait: None for ever."""
+    if timeout == 0:
+        return 0
+    return None if timeout is None else duration_us(timeout, "timeout")
+
+
+def delay_us(delay: Duration | None) -> int | None:
+    return None if delay is None else duration_us(delay, "delay")
+
+
+def extension_us(seconds: Duration) -> int:
+    """How long a lease is kept from now."""
+    return duration_us(seconds, "seconds")
+
+
+def seconds(timeout: Duration | None) -> float | None:
+    return None if timeout is None else duration_us(timeout, "timeout") / SECOND_US
+
+
+def count(given: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= DELIVERIES_MAX:
+        raise InvalidArgument(f"the number of messages is {given!r}; give an int from 1 to {DELIVERIES_MAX}")
+    return given
+
+
+def flag(field: str, given: bool) -> bool:
+    if not isinstance(given, bool):
+        raise InvalidArgument(f"{field} is {given!r}; give True or False")
+    return given
+
+
+def prefetch(given: int) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= PREFETCH_MAX:
+        raise InvalidArgument(f"prefetch is {given!r}; give an int from 1 to {PREFETCH_MAX}")
+    return given
+
+
+def consumer_name(given: str | None) -> str:
+    """A consumer's name, or one that nobody else in this process has."""
+    if given is None:
+        return f"consumer-{next(_numbers)}"
+    return check_name(given, kind="consumer name")
+
+
+def error_text(error: object) -> str | None:
+    """What is recorded of a failure."""
+    return letter.error_text(error)
+
+
+class Redrive:
+    """A redrive in steps, each of them one unit: stopped anywhere, every message is in one place."""
+
+    def __init__(
+        self,
+        port: Port,
+        log: Handle,
+        where: str | None,
+        limit: int | None,
+        rate: float | None,
+        to: str | None,
+    ) -> None:
+        self._port = port
+        self._log = log
+        self._matches = None if where is None else compile_filter(where).matches
+        self._left = COUNT_MAX if limit is None else _positive("limit", limit)
+        if not isinstance(self._left, int):
+            raise InvalidArgument(f"limit is {limit!r}; give an int, or None for no limit")
+        if to is not None:
+            check_name(to, kind="queue name", reserved_ok=True)
+        self._rate = None if rate is None else _positive("rate", rate)
+        self._to = to
+        self._last = -1
+        self.moved = 0
+
+    def more(self) -> bool:
+        return self._left > 0 and self._last != 0
+
+    def step(self) -> Ticket[Any]:
+        """Move some."""
+        most = REDRIVE_AT_ONCE if self._rate is None else max(1, min(REDRIVE_AT_ONCE, int(self._rate)))
+        return self._port.redrive(self._log, int(min(most, self._left)), where=self._matches, to=self._to)
+
+    def moved_some(self, moved: int) -> None:
+        self._last = moved
+        self.moved += moved
+        self._left -= moved
+
+    def pause_s(self) -> float:
+        """How long to wait before the next step, to keep the rate."""
+        return self._last / self._rate if self._rate is not None and self.more() else 0.0
+
+    def pause(self) -> None:
+        if pause_s := self.pause_s():
+            threading.Event().wait(pause_s)
+
+
+def _positive(field: str, value: Any) -> Any:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= COUNT_MAX:
+        raise InvalidArgument(f"{field} is {value!r}; give a number above 0, or None for no {field}")
+    return value

@@ -1,0 +1,102 @@
+"""From what a caller gives to columns: one `Batch` for each publish.
+
+Everything is checked here, before anything is changed, so that a batch is taken whole or not at all. Lengths of time (`delay`, `ttl`) are
+counted from the broker's own clock, since the publisher's may be wrong. A column that no message uses is left out, one that all
+messages share is one value: a batch of plain payloads costs a pass over them and nothing else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any
+
+from penstock.clock import SECOND_US, duration_us, to_us
+from penstock.engine.events import Batch
+from penstock.errors import BatchTooLarge, InvalidArgument, MessageExpired
+from penstock.limits import FRAME_ROWS_MAX, PRIORITY_DEFAULT
+from penstock.message import Message, check
+from penstock.policy import Policy
+
+
+def batch_of(messages: Iterable[bytes | Message], policy: Policy, now_us: int) -> Batch:
+    """The columns of messages that are about to be published. Their ids are given later."""
+    given = messages if type(messages) is list else _listed(messages)
+    if not given:
+        return Batch([], (), now_us, PRIORITY_DEFAULT)
+    if len(given) > FRAME_ROWS_MAX:
+        raise BatchTooLarge(
+            f"a batch of {len(given)} messages is over the bound of {FRAME_ROWS_MAX}: make it several"
+        )
+    if set(map(type, given)) == {bytes}:
+        payloads: Any = given.copy()  # the caller's list may change
+        batch = Batch(payloads, (), now_us, PRIORITY_DEFAULT)
+    else:
+        whole = [one if isinstance(one, Message) else Message(one) for one in given]
+        for message in whole:
+            check(message, policy.max_message_bytes)
+        batch = _columns(whole, now_us)
+    batch.size = sum(map(len, batch.payloads))
+    if policy.ttl is not None:
+        _expire_by_default(batch, now_us + round(policy.ttl * SECOND_US))
+    return batch
+
+
+def _listed(messages: Any) -> list[bytes | Message]:
+    if isinstance(messages, bytes | str | Message) or not isinstance(messages, Iterable):
+        raise InvalidArgument(
+            f"messages is a {type(messages).__name__}; give a list of bytes or Message, or use publish for one"
+        )
+    return list(messages)
+
+
+def _columns(messages: list[Message], now_us: int) -> Batch:
+    due = [_due(message, now_us) for message in messages]
+    ends = [_end(message, now_us) for message in messages]
+    for moment in ends:
+        if moment is not None and moment <= now_us:
+            raise MessageExpired("a message's expires_at is over: give it a later one, or do not publish it")
+    return Batch(
+        payloads=[message.payload for message in messages],
+        ids=(),
+        timestamp_us=now_us,
+        priority=_one_or_list([message.priority for message in messages]),
+        deliver_at=_one_or_list([None if moment is None or moment <= now_us else moment for moment in due]),
+        expires_at=_one_or_list(ends),
+        key=_none_or_list([message.key for message in messages]),
+        dedup_id=_none_or_list([message.dedup_id for message in messages]),
+        headers=_none_or_list([dict(message.headers) or None for message in messages]),
+    )
+
+
+def _due(message: Message, now_us: int) -> int | None:
+    if message.delay is not None:
+        return now_us + duration_us(message.delay, "delay")
+    return None if message.deliver_at is None else to_us(message.deliver_at, "deliver_at")
+
+
+def _end(message: Message, now_us: int) -> int | None:
+    if message.ttl is not None:
+        return now_us + duration_us(message.ttl, "ttl")
+    return None if message.expires_at is None else to_us(message.expires_at, "expires_at")
+
+
+def _one_or_list(values: list[Any]) -> Any:
+    return values[0] if values.count(values[0]) == len(values) else values
+
+
+def _none_or_list(values: Sequence[Any]) -> Any:
+    return None if values.count(None) == len(values) else values
+
+
+def _expire_by_default(batch: Batch, end_us: int) -> None:
+    """What has no end of its own ends with the queue's ttl."""
+    if batch.expires_at is None:
+        batch.expires_at = end_us
+    elif type(batch.expires_at) is list:
+        batch.expires_at = [end_us if moment is None else moment for moment in batch.expires_at]
+
+
+def moment_us(moment: datetime | None, field: str) -> int | None:
+    """An absolute time that may be left out."""
+    return None if moment is None else to_us(moment, field)

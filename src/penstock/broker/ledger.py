@@ -1,0 +1,289 @@
+"""Where events are recorded: nowhere, or in a journal. The only place that knows both events and rows.
+
+Theory of operation
+-------------------
+The engine gives events, the journal takes rows; here one becomes the other, and back when a journal is opened. An event is one section of
+rows, and all events of a change are one append: they are recorded together or not at all.
+
+`append` gets what is to be done once the events are durable (`then`). In memory that is at once. In a journal, whichever thread commits
+does it, in the order of appending, before anybody who waits goes on.
+
+Payloads of a dead letter are written again in its queue: where a message is stored and where it came from are cleaned at
+different times.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from penstock import limits
+from penstock.broker.ticket import Record
+from penstock.engine.events import Batch, Declared, Event, Leased, Published, Settled
+from penstock.errors import BrokerClosed, PenstockError
+from penstock.journal.frame import Frame
+from penstock.journal.journal import Journal
+from penstock.journal.rows import LEASES, MESSAGES, METADATA, SETTLEMENTS, Rows, Section
+
+if TYPE_CHECKING:
+    import asyncio
+
+DEFAULT_NAMESPACE: Final = "default"
+
+
+class Ledger(Protocol):
+    """What the broker records in."""
+
+    def append(self, events: Sequence[Event], *, sync: bool, then: Callable[[], None] | None) -> Record:
+        """Record events as one unit; a ticket that is done when they are durable, and `then` has been called."""
+        ...
+
+    def flush(self) -> Record:
+        """A ticket that is done when everything appended so far is durable."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class _Done:
+    """The ticket of what needs no recording."""
+
+    done = True
+
+    def wait(self) -> int:
+        return 0
+
+    def promise(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = loop.create_future()
+        future.set_result(0)
+        return future
+
+
+DONE: Final = _Done()
+
+
+class MemoryLedger:
+    """Forgets everything; nothing has to be waited for."""
+
+    def __init__(self) -> None:
+        self._failure: PenstockError | None = None
+
+    def append(self, events: Sequence[Event], *, sync: bool, then: Callable[[], None] | None) -> Record:
+        del events, sync
+        if self._failure is not None:
+            raise self._failure
+        if then is not None:
+            then()
+        return DONE
+
+    def flush(self) -> Record:
+        return DONE
+
+    def close(self) -> None:
+        self._failure = BrokerClosed("the broker is closed: open it again")
+
+
+class JournalLedger:
+    """Records in a journal."""
+
+    def __init__(self, journal: Journal) -> None:
+        self.journal = journal
+
+    def append(self, events: Sequence[Event], *, sync: bool, then: Callable[[], None] | None) -> Record:
+        rows = rows_of(events[0]) if len(events) == 1 else [row for event in events for row in rows_of(event)]
+        return self.journal.append(rows, sync=sync, then=then)
+
+    def flush(self) -> Record:
+        return self.journal.barrier()
+
+    def close(self) -> None:
+        self.journal.close()
+
+
+# --- events to rows ---
+
+
+def rows_of(event: Event) -> list[Rows]:
+    """The rows that an event is recorded as: one section, unless it is longer than sections may be."""
+    if isinstance(event, Published):
+        return [_messages(event)]
+    if isinstance(event, Declared):
+        columns = {"action": int(event.action), "name": event.name, "body": event.body, "time": event.time_us}
+        return [Rows(METADATA, event.log, 1, columns)]
+    count = len(event.offsets)
+    parts = [slice(start, start + limits.FRAME_ROWS_MAX) for start in range(0, count, limits.FRAME_ROWS_MAX)]
+    if isinstance(event, Leased):
+        return [_leases(event, part) for part in parts]
+    return [_settlements(event, part) for part in parts]
+
+
+def _messages(event: Published) -> Rows:
+    batch = event.batch
+    columns: dict[str, Any] = {
+        "offset": range(event.first, event.first + len(batch.ids)),
+        "id": batch.ids if len(batch.ids) > 1 else batch.ids[0],
+        "timestamp": batch.timestamp_us,
+        "priority": batch.priority,
+        "payload": batch.payloads,
+    }
+    if batch.deliver_at is not None:
+        columns["deliver_at"] = batch.deliver_at
+    if batch.expires_at is not None:
+        columns["expires_at"] = batch.expires_at
+    if batch.key is not None:
+        columns["key"] = batch.key
+    if batch.dedup_id is not None:
+        columns["dedup_id"] = batch.dedup_id
+    if batch.headers is not None:
+        columns["headers"] = [headers or None for headers in batch.headers]
+    if batch.target_group is not None:
+        columns["target_group"] = batch.target_group
+    if batch.properties is not None:
+        columns["properties"] = batch.properties
+    if len(batch.ids) == 1:
+        columns["offset"] = event.first
+        columns = {name: value[0] if type(value) is list else value for name, value in columns.items()}
+    return Rows(MESSAGES, event.log, len(batch.ids), columns)
+
+
+def _leases(event: Leased, part: slice) -> Rows:
+    offsets = event.offsets[part]
+    columns = {
+        "group": event.group,
+        "offset": offsets,
+        "attempt": _part(event.attempts, part),
+        "consumer": event.consumer,
+        "time": event.time_us,
+    }
+    return Rows(LEASES, event.log, len(offsets), columns)
+
+
+def _settlements(event: Settled, part: slice) -> Rows:
+    offsets = event.offsets[part]
+    columns = {
+        "group": event.group,
+        "offset": offsets,
+        "outcome": int(event.outcome),
+        "attempt": _part(event.attempts, part),
+        "due": _part(event.due, part),
+        "consumer": event.consumer,
+        "error": event.error,
+        "time": event.time_us,
+    }
+    return Rows(SETTLEMENTS, event.log, len(offsets), columns)
+
+
+def _part(column: Any, part: slice) -> Any:
+    return column[part] if type(column) is list else column
+
+
+# --- rows to events ---
+
+
+def events_of(frame: Frame, *, payloads_of: Callable[[int], bool]) -> Iterator[Event]:
+    """What a frame says. Payloads are left out unless `payloads_of` a log's number says that they are needed."""
+    for section in frame.sections:
+        if section.kind is MESSAGES:
+            for batch in batches_of(section, payloads=payloads_of(section.log)):
+                yield Published(section.log, batch.first, batch)
+        elif section.kind is LEASES:
+            yield from _leased(section)
+        elif section.kind is SETTLEMENTS:
+            yield from _settled(section)
+        elif section.kind is METADATA:
+            names = ("action", "name", "body", "time")
+            for action, name, body, time_us in zip(*map(section.values, names), strict=True):
+                yield Declared(section.log, action, name, bytes(body), time_us)
+
+
+def batches_of(section: Section, *, payloads: bool = True) -> Iterator[Batch]:
+    """The messages of a section: one batch, unless offsets are skipped (it was rewritten) or groups differ (single rows met)."""
+    offsets, groups = section.values("offset"), section.values("target_group")
+    whole = Batch(
+        payloads=list(section.values("payload")) if payloads else [],
+        ids=_plain(section.values("id")),
+        timestamp_us=_one_or_list(section, "timestamp"),
+        priority=_one_or_list(section, "priority"),
+        deliver_at=_one_or_list(section, "deliver_at"),
+        expires_at=_one_or_list(section, "expires_at"),
+        key=_listed(section, "key"),
+        dedup_id=_listed(section, "dedup_id"),
+        headers=_listed(section, "headers"),
+        target_group=groups[0],
+        properties=_listed(section, "properties"),
+    )
+    consecutive = offsets[-1] - offsets[0] + 1 == section.rows
+    for start, stop in (
+        [(0, section.rows)]
+        if consecutive and groups.count(groups[0]) == len(groups)
+        else [part for run in _consecutive(offsets) for part in _alike_within(run, groups)]
+    ):
+        batch = whole if stop - start == section.rows else whole.part(start, stop)
+        batch.first = offsets[start]
+        batch.target_group = groups[start]
+        batch.size = sum(map(len, batch.payloads))
+        yield batch
+
+
+def _consecutive(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:
+    start = 0
+    for row in range(1, len(offsets)):
+        if offsets[row] != offsets[row - 1] + 1:
+            yield start, row
+            start = row
+    yield start, len(offsets)
+
+
+def _alike_within(part: tuple[int, int], column: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    start, stop = part
+    for first, last in _alike(column[start:stop]):
+        yield start + first, start + last
+
+
+def _leased(section: Section) -> Iterator[Leased]:
+    offsets, attempts = section.values("offset"), section.values("attempt")
+    groups, consumers, times = section.values("group"), section.values("consumer"), section.values("time")
+    for start, stop in _alike(groups, consumers, times):
+        yield Leased(
+            section.log, groups[start], _plain(offsets[start:stop]), list(attempts[start:stop]), consumers[start], times[start]
+        )  # fmt: skip
+
+
+def _settled(section: Section) -> Iterator[Settled]:
+    names = ("group", "outcome", "consumer", "error", "time")
+    columns = [section.values(name) for name in names]
+    offsets, attempts, dues = section.values("offset"), section.values("attempt"), section.values("due")
+    for start, stop in _alike(*columns):
+        group, outcome, consumer, error, time_us = (column[start] for column in columns)
+        attempt = list(attempts[start:stop]) if attempts[start] is not None else None
+        due = list(dues[start:stop]) if dues[start] is not None else None
+        yield Settled(
+            section.log, group, _plain(offsets[start:stop]), outcome, attempt, due, consumer, error, time_us
+        )
+
+
+def _alike(*columns: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """Where rows begin and end that are the same in all these columns: single rows of several callers become one section."""
+    rows = len(columns[0])
+    start = 0
+    for row in range(1, rows):
+        if any(column[row] != column[start] for column in columns):
+            yield start, row
+            start = row
+    yield start, rows
+
+
+def _plain(values: Sequence[int]) -> Any:
+    return values if isinstance(values, range | list) else list(values)
+
+
+def _one_or_list(section: Section, name: str) -> Any:
+    column = section.column(name)
+    if column is None:
+        return None
+    return column.values()[0] if column.constant and not column.nulls else list(column.values())
+
+
+def _listed(section: Section, name: str) -> Any:
+    column = section.column(name)
+    return None if column is None else list(column.values())

@@ -1,0 +1,163 @@
+"""An answer that comes later: threads wait for it, asyncio awaits it.
+
+Every call of the port gives a ticket at once and never blocks. A ticket is one of three things:
+
+- `Answer`: it is there already (in memory nearly everything is);
+- `Recorded`: it is there when the ledger has recorded what it rests on. The thread that waits may be the one that commits;
+- `Waiting`: a receive that waits for messages. It is granted some, or given up, by whoever notices first: a publisher, the timer,
+  close. Then what was granted is recorded like anything else.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from penstock.journal.commit import running_loop
+
+if TYPE_CHECKING:  # who does not use asyncio does not pay for importing it
+    import asyncio
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class Record(Protocol):
+    """A ticket of the ledger."""
+
+    done: bool
+
+    def wait(self) -> int: ...
+
+    def promise(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]: ...
+
+
+class Ticket(Protocol[T_co]):
+    """What every call of the port gives."""
+
+    def wait(self) -> T_co:
+        """Block until the answer is there; give it or raise it."""
+        ...
+
+    async def get(self) -> T_co:
+        """The same for asyncio."""
+        ...
+
+
+class Answer(Generic[T]):
+    """An answer that is there."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: T) -> None:
+        self.value = value
+
+    def wait(self) -> T:
+        return self.value
+
+    async def get(self) -> T:
+        return self.value
+
+
+class Recorded(Generic[T]):
+    """An answer that holds once its record does."""
+
+    __slots__ = ("_record", "_value")
+
+    def __init__(self, value: T, record: Record) -> None:
+        self._value = value
+        self._record = record
+
+    def wait(self) -> T:
+        self._record.wait()
+        return self._value
+
+    async def get(self) -> T:
+        await self._record.promise(running_loop())
+        return self._value
+
+
+class Leasing(Generic[T]):
+    """Messages that were granted. If whoever asked for them goes away before it gets them, they are taken back."""
+
+    __slots__ = ("_log", "_record", "_take_back", "_value")
+
+    def __init__(self, value: T, record: Record, take_back: Callable[[Any, T], None], log: Any) -> None:
+        self._value = value
+        self._record = record
+        self._take_back = take_back
+        self._log = log
+
+    def wait(self) -> T:
+        try:
+            self._record.wait()
+        except BaseException:
+            self.abandon()
+            raise
+        return self._value
+
+    def abandon(self) -> None:
+        """Nobody will see them."""
+        self._take_back(self._log, self._value)
+
+    async def get(self) -> T:
+        try:
+            await self._record.promise(running_loop())
+        except BaseException:
+            self.abandon()
+            raise
+        return self._value
+
+
+class Waiting:
+    """A receive that waits. `outcome` is the ticket of what was granted, set once, by `grant`."""
+
+    __slots__ = ("_future", "_gate", "_loop", "deadline_us", "give_up", "outcome", "request")
+
+    def __init__(self, request: Any, deadline_us: int | None, give_up: Any) -> None:
+        self.request = request
+        self.deadline_us = deadline_us
+        self.give_up = give_up
+        self.outcome: Ticket[Any] | None = None
+        self._gate: threading.Lock | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._future: asyncio.Future[None] | None = None
+
+    def grant(self, outcome: Ticket[Any]) -> None:
+        """With the broker's lock held: here it is."""
+        self.outcome = outcome
+        if self._gate is not None:
+            self._gate.release()
+        if self._loop is not None and self._future is not None:
+            with suppress(RuntimeError):  # the loop was closed: nobody is left to hear of it
+                self._loop.call_soon_threadsafe(_resolve, self._future)
+
+    def wait(self) -> Any:
+        gate = threading.Lock()
+        gate.acquire()
+        self._gate = gate
+        try:
+            while self.outcome is None:
+                gate.acquire()
+            return self.outcome.wait()
+        except BaseException:
+            self.give_up(self)
+            raise
+
+    async def get(self) -> Any:
+        self._loop = running_loop()
+        self._future = self._loop.create_future()
+        try:
+            while self.outcome is None:
+                await self._future
+            return await self.outcome.get()
+        except BaseException:
+            self.give_up(self)
+            raise
+
+
+def _resolve(future: asyncio.Future[None]) -> None:
+    if not future.done():  # its caller gave up
+        future.set_result(None)

@@ -1,0 +1,135 @@
+"""What a caller gets wrong is said before the port is called."""
+
+from __future__ import annotations
+
+import contextlib
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.broker import calls
+from penstock.clock import ManualClock
+from penstock.errors import InvalidArgument, InvalidName
+from penstock.limits import COUNT_MAX, DELIVERIES_MAX, PREFETCH_MAX
+from penstock.message import Message
+
+
+def test_a_plain_payload_becomes_a_message() -> None:
+    nothing: Any = (None, None, None, None, None, None)
+    assert calls.message(b"x", None, *nothing) == b"x"
+    assert calls.message(b"x", {}, *nothing) == b"x"
+    assert calls.message("x", None, *nothing) == Message("x")  # type: ignore[arg-type]
+
+
+def test_something_that_was_said_of_a_message_is_lost() -> None:
+    found = calls.message(b"x", {"h": "1"}, "k", 0, 5, None, 6, "d")
+    assert found == Message(b"x", headers={"h": "1"}, key="k", priority=0, delay=5, ttl=6, dedup_id="d")
+    assert calls.message(b"x", None, None, None, 0, None, None, None) == Message(b"x", delay=0)
+
+
+@pytest.mark.parametrize(
+    ("timeout", "us"),
+    [(0, 0), (0.0, 0), (timedelta(0), 0), (None, None), (1.5, 1_500_000), (timedelta(minutes=1), 60_000_000)],
+)
+def test_a_timeout_is_another(timeout: Any, us: int | None) -> None:
+    assert calls.wait_us(timeout) == us
+    assert calls.delay_us(timeout) == us
+    assert calls.seconds(timeout) == (None if us is None else us / 1_000_000)
+
+
+@pytest.mark.parametrize("bad", [-1, "1", float("nan"), float("inf"), timedelta(-1), object()])
+def test_a_bad_length_of_time_is_waited_for(bad: Any) -> None:
+    for check in (calls.wait_us, calls.delay_us, calls.extension_us, calls.seconds):
+        with pytest.raises(InvalidArgument):
+            check(bad)
+
+
+def test_a_lease_is_extended_for_ever() -> None:
+    with pytest.raises(InvalidArgument):
+        calls.extension_us(None)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(("check", "most"), [(calls.count, DELIVERIES_MAX), (calls.prefetch, PREFETCH_MAX)])
+def test_a_number_out_of_bounds_is_taken(check: Any, most: int) -> None:
+    assert (check(1), check(most)) == (1, most)
+    for bad in (0, -1, most + 1, 1.0, True, "1", None):
+        with pytest.raises(InvalidArgument):
+            check(bad)
+
+
+@pytest.mark.parametrize("bad", [0, 1, None, "yes"])
+def test_something_else_is_taken_for_yes_or_no(bad: Any) -> None:
+    assert calls.flag("auto_ack", True) is True
+    with pytest.raises(InvalidArgument, match="auto_ack"):
+        calls.flag("auto_ack", bad)
+
+
+def test_two_consumers_without_a_name_have_the_same() -> None:
+    assert calls.consumer_name("worker-1") == "worker-1"
+    assert calls.consumer_name(None) != calls.consumer_name(None)
+    with pytest.raises(InvalidName):
+        calls.consumer_name("")
+
+
+# --- redriving in steps ---
+
+
+class Steps:
+    """A port that has so many dead letters."""
+
+    def __init__(self, letters: int) -> None:
+        self.letters = letters
+        self.asked: list[int] = []
+
+    def redrive(self, log: Any, count: int, *, where: Any, to: Any) -> int:
+        self.asked.append(count)
+        moved = min(count, self.letters)
+        self.letters -= moved
+        return moved
+
+
+def run(letters: int, **given: Any) -> tuple[int, list[int], list[float]]:
+    port: Any = Steps(letters)
+    plan = calls.Redrive(port, port, **{"where": None, "limit": None, "rate": None, "to": None, **given})
+    pauses = []
+    while plan.more():
+        plan.moved_some(plan.step())  # type: ignore[arg-type]
+        pauses.append(plan.pause_s())
+    return plan.moved, port.asked, pauses
+
+
+def test_redriving_stops_early_or_never() -> None:
+    assert run(0) == (0, [100], [0.0])
+    assert run(250) == (250, [100] * 4, [0.0] * 4)
+
+
+def test_redriving_goes_beyond_its_limit() -> None:
+    assert run(500, limit=150)[:2] == (150, [100, 50])
+    assert run(5, limit=1)[:2] == (1, [1])
+    assert run(5, limit=COUNT_MAX)[0] == 5
+
+
+def test_redriving_is_faster_than_its_rate() -> None:
+    assert run(25, rate=10) == (25, [10, 10, 10, 10], [1.0, 1.0, 0.5, 0.0])
+    assert run(2, rate=0.5) == (2, [1, 1, 1], [2.0, 2.0, 0.0])
+    assert run(150, rate=1000)[2] == [0.1, 0.05, 0.0]
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"limit": 0}, {"limit": -1}, {"limit": 1.5}, {"limit": True}, {"limit": "1"}, {"rate": 0}, {"rate": -1},
+     {"rate": float("nan")}, {"rate": "1"}, {"rate": True}, {"where": "("}, {"where": ""}, {"to": ""}, {"to": 7}],
+)  # fmt: skip
+def test_a_bad_plan_moves_something(bad: dict[str, Any]) -> None:
+    with pytest.raises(penstock.PenstockError):
+        run(5, **bad)
+
+
+def test_an_endless_rate_is_no_error_of_ours() -> None:
+    with penstock.open(clock=ManualClock()) as broker:
+        queue = broker.queue("q")
+        queue.dead_letters()
+        with contextlib.suppress(penstock.PenstockError):
+            assert queue.redrive(rate=float("inf")) == 0
