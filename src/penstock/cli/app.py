@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import journal
+from penstock.cli import exchange, journal, queues, work
 
 app = typer.Typer(
     name="penstock",
@@ -17,6 +17,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
+for part in (exchange, queues, work):
+    app.add_typer(part.app)
 app.add_typer(journal.app, name="journal")
 
 

@@ -1,0 +1,172 @@
+"""`penstock queues`, `stats`, `purge` and `redrive`: queues as a whole."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import msgspec
+import typer
+from rich.markup import escape
+
+from penstock.broker import calls
+from penstock.broker.ledger import DEFAULT_NAMESPACE
+from penstock.broker.port import QueueStats
+from penstock.cli import output
+from penstock.cli.owning import Dir, Json, Name, owned
+from penstock.errors import InvalidArgument
+
+app = typer.Typer()
+
+COUNTS = ("depth", "ready", "delayed", "leased", "retrying", "dead")
+
+#: Exit code of a purge without --yes: nothing was done.
+NOT_DONE = 1
+
+
+@app.command()
+def queues(path: Dir, as_json: Json = False) -> None:
+    """List the queues of a directory, and how many messages each holds.
+
+    [bold]Examples[/bold]
+
+      penstock queues ./queue
+
+      penstock queues ./queue --json | jq '.[] | select(.dead > 0) | .name'
+    """
+    with output.answering(path):
+        with owned(path) as (broker, _):
+            found = [broker.get_queue(name).stats() for name in broker.list_queues()]
+        if as_json:
+            output.print_json(found)
+            return
+        made = output.table(escape(str(path)), "name", *COUNTS, right=COUNTS)
+        for one in found:
+            made.add_row(escape(one.name), *(f"{getattr(one, name):,}" for name in COUNTS))
+        output.console().print(made)
+
+
+@app.command()
+def stats(
+    path: Dir,
+    queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Only this queue.", show_default=False)] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Say what a queue holds, or what all queues of a directory and their journal hold.
+
+    [bold]Examples[/bold]
+
+      penstock stats ./queue
+
+      penstock stats ./queue orders --json | jq .ready
+    """
+    with output.answering(path):
+        with owned(path) as (broker, _):
+            found: Any = broker.stats() if queue is None else broker.get_queue(queue).stats()
+        if as_json:
+            output.print_json(found)
+        else:
+            _print_stats(str(path) if queue is None else queue, found)
+
+
+def _print_stats(title: str, found: Any) -> None:
+    made = output.table(escape(title), "", "")
+    made.show_header = False
+    facts = msgspec.structs.asdict(found)
+    facts.pop("name", None)
+    journal = facts.pop("journal", None)
+    if journal is not None:
+        facts["segments"] = journal.segments
+        facts["journal bytes"] = output.size(journal.bytes)
+        facts["damaged messages"] = journal.damaged_messages
+    for name, value in facts.items():
+        if value is not None:
+            made.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
+    output.console().print(made)
+
+
+@app.command()
+def purge(
+    path: Dir,
+    queue: Name,
+    yes: Annotated[bool, typer.Option("--yes", help="Really do it. Without it, only say what would be removed.")] = False,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Remove every message of a queue. Does nothing without --yes.
+
+    Exits with 0, with 1 if --yes was missing and there is something to remove, and with 2 if there is no such directory or queue, or
+    somebody else has it open.
+
+    [bold]Examples[/bold]
+
+      penstock purge ./queue orders            [dim]# what would be removed[/dim]
+
+      penstock purge ./queue orders --yes
+    """
+    with output.answering(path):
+        with owned(path) as (broker, _):
+            found = broker.get_queue(queue)
+            count = found.purge() if yes else found.depth()
+        if as_json:
+            output.print_json({"queue": queue, "messages": count, "done": yes})
+        elif yes:
+            sys.stdout.write(f"Removed {count:,} messages.\n")
+        else:
+            command = f"penstock purge --yes {output.argument(path)} {queue}"
+            sys.stdout.write(
+                f"{count:,} messages would be removed. Nothing was changed. To do it: {command}\n"
+            )
+    raise typer.Exit(output.FINE if yes or not count else NOT_DONE)
+
+
+@app.command()
+def redrive(
+    path: Dir,
+    queue: Name,
+    where: Annotated[str | None, typer.Option(metavar="FILTER", help="Only dead letters that match.")] = None,
+    limit: Annotated[int | None, typer.Option(help="At most so many.", min=1)] = None,
+    rate: Annotated[float | None, typer.Option(metavar="PER_SECOND", help="At most so many in a second.")] = None,
+    to: Annotated[str | None, typer.Option(metavar="QUEUE", help="To this queue, not to where they failed.")] = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Move a queue's dead letters back to where they failed, with their attempts begun anew.
+
+    Moving one and removing it from the dead letters is one commit: it may be interrupted at any point, and run again.
+
+    [bold]Examples[/bold]
+
+      penstock redrive ./queue orders
+
+      penstock redrive ./queue orders --where "x-error LIKE '%timeout%'" --rate 100 --limit 1000
+    """
+    with output.answering(path):
+        moved = _redrive(path, queue, where, limit, rate, to)
+        if as_json:
+            output.print_json({"queue": queue, "moved": moved})
+        else:
+            sys.stdout.write(f"Moved {moved:,} messages.\n")
+
+
+def _redrive(
+    path: Path, queue: str, where: str | None, limit: int | None, rate: float | None, to: str | None
+) -> int:
+    if rate is not None and not rate > 0:
+        raise InvalidArgument(f"the rate is {rate}; give a number above 0")
+    with owned(path) as (broker, port):
+        found: QueueStats = broker.get_queue(queue).stats()
+        log = port.declare(DEFAULT_NAMESPACE, queue, {}, create=False).wait()
+        if to is not None:
+            broker.get_queue(to)
+        dead = port.change(log, "redrive").wait()
+        if dead is None:
+            return 0
+        total = found.depth if dead is log else found.dead
+        plan = calls.Redrive(port, dead, where, limit, rate, to)
+        with output.progress_of(min(total, limit or total), "Redriving") as advance:
+            while plan.more():
+                before = plan.moved
+                plan.moved_some(plan.step().wait())
+                advance(plan.moved - before)
+                plan.pause()
+        return plan.moved
