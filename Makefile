@@ -9,7 +9,10 @@ PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python
 # How long the fault campaign is: `make faults ROUNDS=1000`.
 ROUNDS ?= 100
 
-# Passed to the benchmark and to pytest: `make bench BENCH_ARGS=--quick`, `make test PYTEST_ARGS='-k rot'`.
+# Which benchmarks are run: `make bench BENCH=journal`.
+BENCH ?= journal queues
+
+# Passed to the benchmarks and to pytest: `make bench BENCH_ARGS=--quick`, `make test PYTEST_ARGS='-k rot'`.
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
 
@@ -21,7 +24,7 @@ help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
 run: .venv/.ready-cli  ## a tour of what exists today
-	$(BIN)/python examples/journal_tour.py
+	$(BIN)/python examples/tour.py
 
 check: .venv/.ready-dev  ## format, lint, types, import arrows
 	$(BIN)/ruff format --check $(CODE)
@@ -35,8 +38,8 @@ test: .venv/.ready-dev  ## every test but the long campaigns
 unit: .venv/.ready-dev  ## the quick ones only
 	$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
 
-bench: .venv/.ready-dev  ## measure the journal against the disk (BENCH_ARGS=...)
-	$(BIN)/python -m benchmarks.journal $(BENCH_ARGS)
+bench: .venv/.ready-bench  ## measure against the disk and other queues (BENCH=... BENCH_ARGS=...)
+	set -e; for each in $(BENCH); do $(BIN)/python -m benchmarks.$$each $(BENCH_ARGS); done
 
 faults: .venv/.ready-dev  ## the long fault campaign (ROUNDS=100)
 	PENSTOCK_FAULT_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -m campaign -o timeout=0 $(PYTEST_ARGS)
@@ -57,6 +60,10 @@ clean:  ## remove the .venv, caches and build products
 .venv/.ready-dev: pyproject.toml | .venv/bin/python
 	@$(PIP) --editable '.[dev]'
 	@touch .venv/.ready-cli $@
+
+.venv/.ready-bench: pyproject.toml | .venv/bin/python
+	@$(PIP) --editable '.[bench]'
+	@touch .venv/.ready-cli .venv/.ready-dev $@
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

@@ -7,7 +7,9 @@
 `session`      the command line, a place on the disk, and what becomes of the answers
 `table`        answers as a table in the terminal
 `picture`      answers as a PNG
-`journal`      the questions asked of the journal (`make bench`)
+`journal`      the questions asked of the journal (`make bench BENCH=journal`)
+`queues`       the questions asked of the queues (`make bench BENCH=queues`)
+`peers`        what the queues are measured beside
 =============  =====================================================================================
 
 Compare ratios, not absolute numbers: the machine is never quiet, so a figure from one run says little beside one
