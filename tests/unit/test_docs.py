@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import io
 import os
 import re
@@ -14,12 +15,23 @@ from typing import Any
 
 import pytest
 
+import penstock
+from penstock import aio, limits
+from penstock.broker.port import BrokerStats, QueueStats
+from penstock.engine import letter
 from penstock.journal.rows import KINDS
+from penstock.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_NUMBER_CHARS_MAX, FILTER_VALUES_MAX
+from penstock.names import DEAD_LETTER_SUFFIX
 
 ROOT = Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
-RUN = [ROOT / "README.md", *sorted((DOCS / "tutorial").glob("*.md"))]
+FILTERS = DOCS / "reference" / "filters.md"
+WORKER = DOCS / "how-to" / "run-a-worker.md"
+REDRIVE = DOCS / "how-to" / "redrive-dead-letters.md"
+QUEUES = DOCS / "reference" / "queues.md"
+RUN = [ROOT / "README.md", *sorted((DOCS / "tutorial").glob("*.md")), FILTERS, QUEUES, WORKER, REDRIVE]
+ENGINE = DOCS / "internals" / "engine.md"
 FORMAT = DOCS / "internals" / "journal-format.md"
 WORKINGS = DOCS / "internals" / "journal.md"
 GOLDEN = ROOT / "tests" / "unit" / "journal" / "golden" / "v1"
@@ -110,6 +122,105 @@ def test_the_format_page_has_another_kind_or_column_than_the_code() -> None:
     }
 
 
+def test_the_filters_page_has_another_limit_than_the_code() -> None:
+    table = re.search(r"^## Limits\n(.*?)^## ", FILTERS.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert table
+    told = [int(number) for number in re.findall(r"\| (\d+)(?: characters)? \|$", table[1], re.MULTILINE)]
+    assert told == [FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_VALUES_MAX, FILTER_NUMBER_CHARS_MAX]
+
+
+def section(page: Path, heading: str) -> str:
+    """What stands under a heading, up to the next one."""
+    found = re.search(rf"^#+ {heading}\n(.*?)(?=^#|\Z)", page.read_text("utf-8"), re.MULTILINE | re.DOTALL)
+    assert found, heading
+    return found[1]
+
+
+def rows(text: str) -> list[list[str]]:
+    """The rows of the tables in a text, without their heads, as cells."""
+    lines = [line.strip("| ").split(" | ") for line in re.findall(r"^\|.*\|$", text, re.MULTILINE)]
+    rules = [place for place, line in enumerate(lines) if set("".join(line)) <= set("-|")]
+    return [line for place, line in enumerate(lines) if place not in rules and place + 1 not in rules]
+
+
+def named_in(cell: str) -> list[str]:
+    """What a cell is about: the names that its code begins with."""
+    return re.findall(r"`([\w-]+)", cell)
+
+
+def test_the_queues_page_has_another_policy_than_the_code() -> None:
+    told = {
+        named_in(field)[0]: eval(default.strip("`"), {"Backoff": penstock.Backoff})
+        for field, default, _ in rows(section(QUEUES, "Policy"))
+    }
+    assert told == {field: getattr(penstock.Policy(), field) for field in penstock.Policy.__struct_fields__}
+
+
+@pytest.mark.parametrize("module", [penstock, aio], ids=["sync", "aio"])
+@pytest.mark.parametrize("kind", ["Broker", "Queue", "Consumer", "Delivery"])
+def test_the_queues_page_has_other_methods_than_the_code(kind: str, module: Any) -> None:
+    told = {name for cells in rows(section(QUEUES, kind)) for name in named_in(cells[0])}
+    exist = {name for name in dir(getattr(module, kind)) if not name.startswith("_")}
+    assert told - {"name"} == exist - {"name"}  # of a consumer it is no member of the class
+
+
+@pytest.mark.parametrize("kind", ["Queue", "Broker", "Consumer", "Delivery"])
+def test_the_queues_page_has_other_arguments_than_the_code(kind: str) -> None:
+    for cells in rows(section(QUEUES, kind)):
+        for name, told in re.findall(r"`(\w+)\(([^`]*)\)`", cells[0]):
+            signature = inspect.signature(getattr(getattr(penstock, kind), name))
+            told_names = re.findall(r"(\w+)(?:=|,|$)", re.sub(r"=[^,]*", "=", told))
+            assert len(told_names) == len(signature.parameters) - 1, name
+            for default in re.findall(r"(\w+=[^,]+)", told):
+                field, _, value = default.partition("=")
+                assert signature.parameters[field].default == eval(value), f"{name}: {field}"
+
+
+def test_the_queues_page_has_other_errors_than_the_code() -> None:
+    text = section(QUEUES, "Errors")
+    told = {named_in(error)[0]: retryable == "yes" for error, retryable, _ in rows(text)}
+    for name in named_in(text[text.rindex("|") :]):  # the last sentence: those that nothing raises yet
+        told[name] = getattr(penstock, name).retryable
+    exist = {
+        name: found.retryable
+        for name, found in vars(penstock).items()
+        if isinstance(found, type) and issubclass(found, penstock.PenstockError)
+    }
+    del exist["PenstockError"]
+    assert told == exist
+
+
+def test_the_queues_page_has_other_stats_or_headers_than_the_code() -> None:
+    told = [name for cells in rows(section(QUEUES, "Stats")) for name in named_in(cells[0])]
+    assert told == [
+        *QueueStats.__struct_fields__,
+        *sorted(BrokerStats.__struct_fields__, key=told[12:].index),
+    ]
+    headers = {name for cells in rows(section(QUEUES, "Dead letters")) for name in named_in(cells[0])}
+    exist = {value for value in vars(letter).values() if isinstance(value, str) and value.startswith("x-")}
+    assert headers - {"where", "limit", "rate", "to"} == exist
+
+
+def test_the_queues_page_has_another_limit_than_the_code() -> None:
+    told = [
+        int(number) for cells in rows(section(QUEUES, "Limits")) for number in re.findall(r"\d+", cells[1])
+    ]
+    assert told == [
+        limits.NAME_CHARS_MAX - len(DEAD_LETTER_SUFFIX),
+        limits.MESSAGE_BYTES_DEFAULT,
+        limits.MESSAGE_BYTES_MAX,
+        limits.HEADERS_COUNT_MAX,
+        limits.HEADERS_BYTES_MAX,
+        limits.KEY_BYTES_MAX,
+        limits.FRAME_BYTES_MAX,
+        limits.FRAME_ROWS_MAX,
+        limits.DELIVERIES_MAX,
+        limits.ERROR_CHARS_MAX,
+        limits.DURATION_S_MAX // (36_525 * 864),
+    ]
+    assert limits.KEY_BYTES_MAX == limits.DEDUP_ID_BYTES_MAX
+
+
 def test_a_dump_in_the_format_page_is_not_the_golden_files() -> None:
     dumps = [text for language, text in blocks(FORMAT) if language == "hex"]
     assert dumps
@@ -130,7 +241,7 @@ def test_a_page_names_a_test_that_does_not_exist() -> None:
         text = page.read_text("utf-8")
         for name in re.findall(r"`(tests/[\w/.]+)`", text):
             assert (ROOT / name).exists(), f"{named(page)}: {name}"
-        if page == WORKINGS:
+        if page in (WORKINGS, ENGINE):
             tests = set(re.findall(r"`(test_\w+)`", text))
             assert tests
             assert tests <= exist, f"{named(page)}: {tests - exist}"
