@@ -36,7 +36,7 @@ test: .venv/.ready-dev  ## every test but the long campaigns
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
 
 unit: .venv/.ready-dev  ## the quick ones only
-	$(BIN)/python -m pytest tests/unit $(PYTEST_ARGS)
+	$(BIN)/python -m pytest tests/unit -m "not campaign and not lengthy" $(PYTEST_ARGS)
 
 bench: .venv/.ready-bench  ## measure against the disk and other queues (BENCH=... BENCH_ARGS=...)
 	set -e; for each in $(BENCH); do $(BIN)/python -m benchmarks.$$each $(BENCH_ARGS); done

@@ -34,6 +34,8 @@ from tests.faults.faulty_files import UnsyncedFiles
 from tests.unit.engine.model import Model, Receipt, Row
 from tests.unit.engine.test_state_machine import policies, sketches
 
+pytestmark = pytest.mark.lengthy
+
 NAMES: Final = ("a", "b")
 
 

@@ -68,6 +68,7 @@ def test_a_deleted_log_is_kept_in_memory() -> None:
     assert (shelf.get(1, 0), payload(shelf.get(2, 0), 0)) == (None, 0)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize("short_way", [True, False])
 def test_memory_grows_with_every_message_that_was_ever_there(short_way: bool) -> None:
     broker = penstock.open(clock=ManualClock())

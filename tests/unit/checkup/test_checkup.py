@@ -607,6 +607,7 @@ def hurt_everywhere(path: Path) -> Offsets:
     return lost
 
 
+@pytest.mark.lengthy
 def test_repair_that_dies_anywhere_is_finished_by_the_next(sound: Specimen, tmp_path: Path) -> None:
     journal = sound.copy(tmp_path / "journal")
     hurt_everywhere(journal)

@@ -27,6 +27,8 @@ from penstock.journal.journal import Journal
 from penstock.journal.rows import messages
 from tests.unit.journal.specimen import Specimen, flip, make
 
+pytestmark = pytest.mark.lengthy
+
 COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
 
 

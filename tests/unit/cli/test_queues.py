@@ -18,6 +18,8 @@ import penstock
 from penstock.cli.app import app
 from penstock.cli.output import answering
 
+pytestmark = pytest.mark.lengthy
+
 COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
 
 LOOKING: list[list[str]] = [

@@ -35,6 +35,8 @@ from penstock.policy import Backoff, Policy, altered
 from tests.faults import campaign
 from tests.unit.engine.model import SECOND, Item, Model, Receipt, Row
 
+pytestmark = pytest.mark.lengthy
+
 Answer = TypeVar("Answer")
 
 NAMES: Final = ("a", "b")

@@ -76,11 +76,13 @@ def sampled(specimen: Specimen, step: int) -> Iterator[tuple[str, int]]:
             yield segment.name, bit
 
 
+@pytest.mark.lengthy
 def test_a_flipped_bit_in_a_segment_costs_at_most_its_frame(one: Specimen, tmp_path: Path) -> None:
     for segment, bit in sampled(one, 97):
         check_flip(one, tmp_path / "copy", segment, bit)
 
 
+@pytest.mark.lengthy
 def test_a_flipped_bit_among_several_segments_costs_at_most_its_frame(many: Specimen, tmp_path: Path) -> None:
     for segment, bit in sampled(many, 977):
         check_flip(many, tmp_path / "copy", segment, bit)
@@ -153,6 +155,7 @@ def cuts(specimen: Specimen, step: int) -> Iterable[int]:
     return range(specimen.mark().end, -1, -step)
 
 
+@pytest.mark.lengthy
 def test_a_segment_cut_below_the_mark_is_rot_and_all_before_is_served(one: Specimen, tmp_path: Path) -> None:
     for size in cuts(one, 31):
         check_cut(one, tmp_path / "copy", size)
