@@ -277,7 +277,8 @@ async def _run_tasks(path: Path | None, books: Books) -> None:
         books.wrong.append(f"it never ended: {await queue.stats()}")
     books.over.set()
     await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 30)
-    await asyncio.sleep(0.05)  # acks that were shielded
+    left = asyncio.all_tasks() - {asyncio.current_task()}  # acks that were shielded
+    await asyncio.wait_for(asyncio.gather(*left, return_exceptions=True), 30)
     dead = [message.payload for message in await (await queue.dead_letters()).peek(10_000)]
     await broker.close()
     books.check(dead)
