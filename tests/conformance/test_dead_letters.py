@@ -343,6 +343,15 @@ def test_a_bad_redrive_moves_something(queue: Queue, given: dict[str, Any]) -> N
         dead.redrive(**given)
 
 
+@pytest.mark.parametrize(
+    "given", [{"where": "x-error LIKE"}, {"limit": 0}, {"rate": 0}, {"to": "not a name"}], ids=repr
+)
+def test_a_bad_redrive_is_taken_where_there_are_no_dead_letters(queue: Queue, given: dict[str, Any]) -> None:
+    with unchanged(queue), pytest.raises(PenstockError):
+        queue.redrive(**given)
+    assert queue.redrive() == 0
+
+
 def test_redriving_to_a_bad_name_moves_something(queue: Queue) -> None:
     kill(queue, b"a")
     with unchanged(queue), pytest.raises(InvalidName):

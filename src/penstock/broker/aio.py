@@ -174,8 +174,6 @@ class Queue:
         `where` is a filter, `limit` the most that are moved, `rate` the most in a second.
         """
         dead = await self._port.change(self._log, "redrive").get()
-        if dead is None:
-            return 0
         plan = calls.Redrive(self._port, dead, where, limit, rate, to)
         while plan.more():
             plan.moved_some(await plan.step().get())

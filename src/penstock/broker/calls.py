@@ -107,7 +107,7 @@ class Redrive:
     def __init__(
         self,
         port: Port,
-        log: Handle,
+        log: Handle | None,
         where: str | None,
         limit: int | None,
         rate: float | None,
@@ -127,11 +127,13 @@ class Redrive:
         self.moved = 0
 
     def more(self) -> bool:
-        return self._left > 0 and self._last != 0
+        return self._log is not None and self._left > 0 and self._last != 0
 
     def step(self) -> Ticket[Any]:
         """Move some."""
         most = REDRIVE_AT_ONCE if self._rate is None else max(1, min(REDRIVE_AT_ONCE, int(self._rate)))
+        if self._log is None:
+            raise InvalidArgument("there are no dead letters to move")
         return self._port.redrive(self._log, int(min(most, self._left)), where=self._matches, to=self._to)
 
     def moved_some(self, moved: int) -> None:

@@ -199,8 +199,6 @@ class Queue:
         `where` is a filter, `limit` the most that are moved, `rate` the most in a second.
         """
         dead = self._port.change(self._log, "redrive").wait()
-        if dead is None:
-            return 0
         plan = calls.Redrive(self._port, dead, where, limit, rate, to)
         while plan.more():
             plan.moved_some(plan.step().wait())

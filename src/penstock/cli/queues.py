@@ -159,8 +159,6 @@ def _redrive(
         if to is not None:
             broker.get_queue(to)
         dead = port.change(log, "redrive").wait()
-        if dead is None:
-            return 0
         total = found.depth if dead is log else found.dead
         plan = calls.Redrive(port, dead, where, limit, rate, to)
         with output.progress_of(min(total, limit or total), "Redriving") as advance:
