@@ -8,7 +8,8 @@ is withheld by its ticket until the events are durable, and so is what it publis
 that they are recorded, by whichever thread recorded them.
 
 Room on the disk is made sure of before the engine is touched, so a refused command has changed nothing. If the ledger fails
-afterwards, engine and disk differ: the broker refuses everything from then on and must be opened again.
+afterwards, engine and disk differ: the broker refuses everything from then on and must be opened again. The same holds if a change is left
+half done, as a Ctrl-C may do: what was acknowledged is on the disk, and only memory is in doubt.
 
 Who waits for messages stands in line for its log and group. Whoever makes something ready (a publisher, a nack, the timer) leases on their
 behalf; their threads and loops wake to find it. A timer thread sleeps until the engine's next moment, or the end of somebody's
@@ -56,7 +57,7 @@ from penstock.errors import (
 )
 from penstock.ids import SnowflakeIds
 from penstock.journal.cleaner import DeadRange
-from penstock.journal.commit import fresh_copy
+from penstock.journal.commit import fresh_copy, uninterrupted
 from penstock.journal.files import at_fork
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
@@ -84,6 +85,7 @@ class Embedded:
         self._engine = engine
         self._ids = ids
         self._lock = threading.Lock()
+        self._whole = _Whole(self)
         self._ahead_us = clock.now_us() - clock.monotonic_us()
         self._engine_us = 0  # when it was last looked at
         self._waiting: dict[tuple[Log, str], deque[Waiting]] = {}
@@ -93,6 +95,8 @@ class Embedded:
         self._upkeep: Upkeep | None = None
         self._loose: Record | None = None  # of what happened by itself: nobody waits for it yet
         self._draining = False  # only settling is allowed
+        self._closing = threading.Lock()
+        self._closed = False
         self._settled = threading.Condition(self._lock)
         self._timer: threading.Thread | None = None
         self._timer_us: int | None = None
@@ -163,10 +167,11 @@ class Embedded:
             return None
 
         def arrive() -> None:
-            with self._lock:
+            with self._lock, self._whole:
                 self._on_the_way.remove(unit)
-                self._engine.arrive(unit.arrivals, self._now())
-                self._follow()
+                if self._failure is None or isinstance(self._failure, BrokerClosed):
+                    self._engine.arrive(unit.arrivals, self._now())
+                    self._follow()
 
         self._on_the_way.append(unit)
         return arrive
@@ -231,7 +236,7 @@ class Embedded:
     ) -> Ticket[Handle]:
         check_name(name, kind="queue name", reserved_ok=create is False)
         wanted = Policy.of(**policy)
-        with self._lock:
+        with self._lock, self._whole:
             now_us, change = self._begin()
             log = self._engine.find(namespace, name)
             if log is None:
@@ -271,7 +276,7 @@ class Embedded:
             )
 
     def describe(self, namespace: str, name: str | None = None) -> Ticket[Any]:
-        with self._lock:
+        with self._lock, self._whole:
             self._begin()
             answer: Any
             if name is None:
@@ -305,7 +310,7 @@ class Embedded:
 
     def stats(self) -> BrokerStats:
         """What the broker knows of itself."""
-        with self._lock:
+        with self._lock, self._whole:
             self._begin()
             each = [self._stats_of(log) for log in self._engine.logs.values()]
             journal = self._ledger.journal.stats() if isinstance(self._ledger, JournalLedger) else None
@@ -324,7 +329,7 @@ class Embedded:
     def change(
         self, log: Handle, what: Literal["alter", "delete", "purge", "dead-letters", "redrive"], **policy: Any
     ) -> Ticket[Any]:
-        with self._lock:
+        with self._lock, self._whole:
             now_us, change = self._begin()
             found = self._alive(log)
             self._require_room(METADATA, MESSAGE_OVERHEAD_BYTES)
@@ -361,7 +366,7 @@ class Embedded:
     def publish(self, log: Handle, messages: Iterable[bytes | Message]) -> Ticket[Sequence[int]]:
         found = self._alive(log)
         batch = compose.batch_of(messages, found.policy, self._now())
-        with self._lock:
+        with self._lock, self._whole:
             now_us, change = self._begin()
             if not batch.payloads:
                 return Answer([])
@@ -381,7 +386,7 @@ class Embedded:
             raise InvalidArgument(
                 f"the number of messages is {count!r}; give an int from 1 to {DELIVERIES_MAX}"
             )
-        with self._lock:
+        with self._lock, self._whole:
             now_us, change = self._begin()
             found = self._alive(log)
             found.used_us = now_us
@@ -471,7 +476,7 @@ class Embedded:
     def _give_up(self, waiting: Waiting) -> None:
         """Somebody stops waiting. What was granted meanwhile goes back."""
         log, group, *_ = waiting.request
-        with self._lock:
+        with self._lock, self._whole:
             line = self._waiting.get((log, group))
             if line is not None and waiting in line:
                 line.remove(waiting)
@@ -483,7 +488,7 @@ class Embedded:
 
     def _take_back(self, log: Log, granted: Granted) -> None:
         """Whoever was granted messages will never see them: they go back to their places."""
-        with self._lock:
+        with self._lock, self._whole:
             if not granted.number or self._failure is not None or log.deleted:
                 return
             now_us, change = self._begin(settling=True)
@@ -506,7 +511,7 @@ class Embedded:
         delay_us: int | None = None,
         error: str | None = None,
     ) -> Ticket[None]:
-        with self._lock:
+        with self._lock, self._whole:
             now_us, change = self._begin(settling=True)
             found = self._alive(log)
             group = found.group(receipts.group)
@@ -527,7 +532,7 @@ class Embedded:
             return Recorded(None, self._record(change))
 
     def attach(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
-        with self._lock:
+        with self._lock, self._whole:
             self._begin()
             found = self._alive(log)
             found.group(group)
@@ -535,8 +540,8 @@ class Embedded:
             return Answer(None)
 
     def release(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
-        with self._lock:
-            if isinstance(self._failure, BrokerClosed):
+        with self._lock, self._whole:
+            if self._failure is not None:
                 return Answer(None)  # it has nothing any more
             now_us, change = self._begin(settling=True)
             found = log if isinstance(log, Log) else self._alive(log)
@@ -564,7 +569,7 @@ class Embedded:
         self._engine.stirred.add(log)
 
     def extend(self, log: Handle, receipts: Receipts, wait_us: int) -> Ticket[None]:
-        with self._lock:
+        with self._lock, self._whole:
             now_us, _ = self._begin(settling=True)
             found = self._alive(log)
             self._engine.extend(
@@ -578,7 +583,7 @@ class Embedded:
     def read(
         self, log: Handle, count: int, *, where: Callable[[Message], bool] | None = None
     ) -> Ticket[list[Message]]:
-        with self._lock:
+        with self._lock, self._whole:
             self._begin()
             found = self._alive(log)
             return Answer([message for _, message in self._upcoming(found, count, where)])
@@ -603,7 +608,7 @@ class Embedded:
     def redrive(
         self, log: Handle, count: int, *, where: Callable[[Message], bool] | None, to: str | None
     ) -> Ticket[int]:
-        with self._lock:
+        with self._lock, self._whole:
             now_us, change = self._begin()
             found = self._alive(log)
             target = None
@@ -631,7 +636,7 @@ class Embedded:
 
     def wake(self) -> None:
         """Look at the clock now: for clocks that are moved by hand."""
-        with self._lock:
+        with self._lock, self._whole:
             record = None if self._failure is not None else self._look_at_the_clock()
         if record is not None:
             record.wait()
@@ -646,7 +651,7 @@ class Embedded:
 
     def _keep_time(self) -> None:
         while self._failure is None:
-            with self._lock:
+            with self._lock, self._whole:
                 record = self._sleep_or_look()
             if record is not None:
                 with suppress(PenstockError):  # everybody else hears of it
@@ -698,23 +703,32 @@ class Embedded:
     def close(self, timeout_s: float | None = None) -> None:
         """Wake those who wait, finish what is under way, keep a snapshot, and let go.
 
-        With a timeout, what is handed out may be settled for so long before.
+        With a timeout, what is handed out may be settled for so long before. Who closes it once more waits until it is closed.
         """
-        with self._lock:
-            if isinstance(self._failure, BrokerClosed) or self._draining:
-                return
+        with self._lock, self._whole:
             self._draining = self._closed_to_express = True
             self._wake_all(BrokerClosed(CLOSED))
-            if timeout_s is not None and self._failure is None:
-                self._settled.wait_for(self._nothing_is_leased, timeout_s)
+        with self._closing:
+            if self._closed:
+                return
+            try:
+                if timeout_s is not None:
+                    with self._lock:
+                        self._settled.wait_for(self._nothing_is_leased, timeout_s)
+            finally:  # an interruption ends the patience, not the closing
+                uninterrupted(self._let_go)
+                self._closed = True
+
+    def _let_go(self) -> None:
+        with self._lock:
             whole = self._failure is None
             self._failure = self._failure or BrokerClosed(CLOSED)
             self._tick.notify_all()
-        if self._timer is not None and self._timer is not threading.current_thread():
-            self._timer.join()
-        if self._upkeep is not None:
-            self._upkeep.stop()
         try:
+            if self._timer is not None and self._timer is not threading.current_thread():
+                self._timer.join()
+            if self._upkeep is not None:
+                self._upkeep.stop()
             if whole and isinstance(self._ledger, JournalLedger):
                 with suppress(PenstockError):  # it only saves time when the broker is opened again
                     self.snapshot(self._ledger.journal)
@@ -727,7 +741,7 @@ class Embedded:
 
     def settle_down(self) -> None:
         """After opening: put back what an earlier owner had handed out."""
-        with self._lock:
+        with self._lock, self._whole:
             now_us, change = self._now(), Change()
             for log in self._engine.logs.values():
                 self._skip_what_was_given_up(log)
@@ -739,7 +753,7 @@ class Embedded:
 
     def snapshot(self, journal: Journal) -> None:
         """Keep the engine's state. What is on its way will have arrived when the barrier is reached."""
-        with self._lock:
+        with self._lock, self._whole:
             state = self._engine.encode()
             coming = [
                 (log.number, first, batch) for unit in self._on_the_way for log, first, batch in unit.arrivals
@@ -759,7 +773,7 @@ class Embedded:
 
     def dead_ranges(self, number: int, first: int, last: int) -> list[DeadRange]:
         """Which messages of a log nobody needs any more, for the cleaner."""
-        with self._lock:
+        with self._lock, self._whole:
             log = self._engine.logs.get(number)
             if log is None:
                 return [DeadRange(first, last, SETTLED)]
@@ -770,12 +784,30 @@ class Embedded:
     def _orphan(self) -> None:
         self._lock = threading.Lock()
         self._tick = self._settled = threading.Condition(self._lock)
+        self._closed = True
+        self._closing = threading.Lock()
         self._closed_to_express = True
         if self.express is not None:
             self.express._lock = self._lock  # the same one: every queue holds on to it
         self._failure = ForkedProcess(
             "this broker belongs to the parent process: open your own, or connect to a server"
         )
+
+
+class _Whole:
+    """Stands around every change of the engine. What comes out of one and is no refusal, such as a Ctrl-C, has left it half done."""
+
+    __slots__ = ("_broker",)
+
+    def __init__(self, broker: Embedded) -> None:
+        self._broker = broker
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
+        if error is not None and not isinstance(error, PenstockError):
+            self._broker._fail(error)
 
 
 class _Refused:

@@ -423,6 +423,35 @@ def finishing(step: Callable[..., Answer], *arguments: Any) -> tuple[Answer, Bas
             interrupted = error
 
 
+def uninterrupted(step: Callable[[], None]) -> None:
+    """Do a step that cannot be done again, to its end: in a thread of its own, since signal handlers run only in the main one."""
+    if threading.current_thread() is not threading.main_thread():
+        step()
+        return
+    raised: list[BaseException] = []
+    ended = threading.Event()
+
+    def run() -> None:
+        try:
+            step()
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            ended.set()
+
+    thread = threading.Thread(target=run, name="penstock-end")
+    finishing(_start, thread)
+    interrupted = finishing(ended.wait)[1]
+    for error in (*raised, interrupted):
+        if error is not None:
+            raise error
+
+
+def _start(thread: threading.Thread) -> None:
+    if thread.ident is None:
+        thread.start()
+
+
 def _nothing() -> None:
     """What a barrier does if it need only be one."""
 

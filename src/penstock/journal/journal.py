@@ -47,7 +47,7 @@ from penstock.journal import frame as frames
 from penstock.journal import reading
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.commit import Ticket, running_loop
+from penstock.journal.commit import Ticket, running_loop, uninterrupted
 from penstock.journal.damage import MISSING, Damage, known_messages
 from penstock.journal.directory import Directory, Ownership
 from penstock.journal.files import NO_SPACE, Files, at_fork, require_little_endian
@@ -479,6 +479,9 @@ class Journal:
     def close(self) -> None:
         """Commit what is queued, sync, and let go of the directory. After a failure nothing is synced any more."""
         self._require_not_tidying("closing the journal")
+        uninterrupted(self._close)
+
+    def _close(self) -> None:
         with self._closing:
             if self._closed:
                 return
