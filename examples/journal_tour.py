@@ -25,7 +25,7 @@ from penstock.ids import SnowflakeIds
 from penstock.journal import DeadRange, Journal, JournalReader, Rows, messages
 from penstock.journal import clean as clean_journal
 from penstock.journal.frame import Frame
-from penstock.journal.rows import METADATA
+from penstock.journal.kinds import METADATA
 
 ORDERS, AUDIT = 1, 2
 NAMES = {ORDERS: "orders", AUDIT: "audit"}

@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.journal import mark as marks
 from penstock.journal import reading
-from penstock.journal.rows import MESSAGES
+from penstock.journal.kinds import MESSAGES
 from penstock.journal.view import DirectoryView
 
 LOGS: Final = (1, 2)

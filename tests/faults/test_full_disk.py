@@ -20,7 +20,8 @@ from penstock.errors import DiskFull, MaintenanceFailed
 from penstock.journal import cleaner
 from penstock.journal.cleaner import DeadRange
 from penstock.journal.journal import Journal
-from penstock.journal.rows import SETTLEMENTS, Rows, messages
+from penstock.journal.kinds import SETTLEMENTS
+from penstock.journal.rows import Rows, messages
 from tests.faults.disk import SmallDisk
 
 ROOT = Path(__file__).parents[2]

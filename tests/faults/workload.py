@@ -26,7 +26,8 @@ from penstock.journal.damage import Damage
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
-from penstock.journal.rows import CLEANED, MESSAGES, METADATA, POSITIONS, SETTLEMENTS, Rows, messages
+from penstock.journal.kinds import CLEANED, MESSAGES, METADATA, POSITIONS, SETTLEMENTS
+from penstock.journal.rows import Rows, messages
 from penstock.journal.tail import Durability
 from penstock.journal.view import DirectoryView
 

@@ -19,7 +19,7 @@ import penstock
 from penstock import aio, limits
 from penstock.broker.port import BrokerStats, QueueStats
 from penstock.engine import letter
-from penstock.journal.rows import KINDS
+from penstock.journal.kinds import KINDS
 from penstock.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_NUMBER_CHARS_MAX, FILTER_VALUES_MAX
 from penstock.names import DEAD_LETTER_SUFFIX
 

@@ -13,7 +13,7 @@ from penstock.broker import calls
 from penstock.broker.deliveries import Leased, deliveries, receipts
 from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.broker.opening import port as open_port
-from penstock.broker.port import BrokerStats, Handle, How, Port, QueueStats
+from penstock.broker.port import BrokerStats, Handle, How, Port, QueueStats, Receipts
 from penstock.clock import Clock, Duration
 from penstock.engine.log import DEFAULT_GROUP
 from penstock.errors import BrokerClosed
@@ -28,23 +28,23 @@ class Delivery(Leased, gc=False, weakref=False):
     async def ack(self) -> None:
         """It was processed: it never comes again."""
         if self._number:
-            await self._queue._settle([self], "ack")
+            await self._queue._settle(self._receipts(), "ack")
 
     async def nack(self, *, delay: Duration | None = None, error: object = None) -> None:
         """It failed: it is retried later, by the policy's backoff or after `delay`, and dead-lettered after its last attempt."""
-        await self._queue._settle([self], "nack", delay=delay, error=error)
+        await self._queue._settle(self._receipts(), "nack", delay=delay, error=error)
 
     async def reject(self, *, error: object = None) -> None:
         """It failed for good: it goes straight to the dead letters."""
-        await self._queue._settle([self], "reject", error=error)
+        await self._queue._settle(self._receipts(), "reject", error=error)
 
     async def requeue(self) -> None:
         """Give it back to its old place, without waiting."""
-        await self._queue._settle([self], "requeue")
+        await self._queue._settle(self._receipts(), "requeue")
 
     async def extend(self, seconds: Duration) -> None:
         """Keep it for so long from now."""
-        await self._queue._extend([self], seconds)
+        await self._queue._extend(self._receipts(), seconds)
 
 
 class Queue:
@@ -121,20 +121,19 @@ class Queue:
 
     async def ack_many(self, found: Iterable[Delivery]) -> None:
         """They were processed: all of them, or an error and none."""
-        await self._settle(found, "ack")
+        for of_group in receipts(found, self):
+            await self._settle(of_group, "ack")
 
     async def _settle(
-        self, found: Iterable[Leased], how: How, *, delay: Duration | None = None, error: object = None
+        self, settled: Receipts, how: How, *, delay: Duration | None = None, error: object = None
     ) -> None:
-        for one in receipts(found, self, done_ok=how == "ack"):
-            ticket = self._port.settle(
-                self._log, one, how, delay_us=calls.delay_us(delay), error=calls.error_text(error)
-            )
-            await ticket.get()
+        ticket = self._port.settle(
+            self._log, settled, how, delay_us=calls.delay_us(delay), error=calls.error_text(error)
+        )
+        await ticket.get()
 
-    async def _extend(self, found: Iterable[Leased], seconds: Duration) -> None:
-        for one in receipts(found, self):
-            await self._port.extend(self._log, one, calls.extension_us(seconds)).get()
+    async def _extend(self, kept: Receipts, seconds: Duration) -> None:
+        await self._port.extend(self._log, kept, calls.extension_us(seconds)).get()
 
     # --- looking and changing ---
 

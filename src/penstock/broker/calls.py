@@ -59,6 +59,7 @@ def wait_us(timeout: Duration | None) -> int | None:
 
 
 def delay_us(delay: Duration | None) -> int | None:
+    """How long a message waits for its next attempt: None as the policy says."""
     return None if delay is None else duration_us(delay, "delay")
 
 

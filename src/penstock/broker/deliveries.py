@@ -53,6 +53,9 @@ class Leased(msgspec.Struct, gc=False, weakref=False):
         """What settles it: valid as long as this very lease is."""
         return f"{self._group}:{self.offset}:{self._number:x}"
 
+    def _receipts(self) -> Receipts:
+        return Receipts(self._group, [self.offset], [self._number])
+
     def __repr__(self) -> str:
         return f"Delivery(id={self.id}, offset={self.offset}, attempt={self.attempt}, payload={self.payload[:40]!r})"
 
@@ -64,6 +67,8 @@ def deliveries(kind: Callable[..., D], queue: Any, granted: Granted | None) -> l
     """The messages that were handed out."""
     if granted is None:
         return []
+    if len(granted.offsets) == 1:
+        return [_one(kind, queue, granted)]
     made: list[D] = []
     offsets = iter(granted.offsets)
     attempts = iter(granted.attempts) if isinstance(granted.attempts, list) else repeat(granted.attempts)
@@ -87,17 +92,26 @@ def deliveries(kind: Callable[..., D], queue: Any, granted: Granted | None) -> l
     return made
 
 
+def _one(kind: Callable[..., D], queue: Any, granted: Granted) -> D:
+    group, number, (offset,), attempts, ((batch, row, _),) = granted
+    timestamp_us, priority, key, headers = batch.timestamp_us, batch.priority, batch.key, batch.headers
+    return kind(
+        queue, group, number, offset, attempts[0] if type(attempts) is list else attempts, batch.payloads[row], batch.ids[row],
+        timestamp_us[row] if type(timestamp_us) is list else timestamp_us,
+        priority[row] if type(priority) is list else priority,
+        None if key is None else key[row],
+        None if headers is None else headers[row],
+    )  # fmt: skip
+
+
 def _each(column: Any, start: int, stop: int) -> Iterable[Any]:
     if isinstance(column, list | range):
         return column if stop - start == len(column) else column[start:stop]
     return repeat(column, stop - start)
 
 
-def receipts(found: Iterable[Leased], queue: Any, *, done_ok: bool = False) -> list[Receipts]:
-    """What settles deliveries, by group. They must be of this queue.
-
-    `done_ok` leaves out those that were settled when they were handed out; otherwise they are refused as any that were settled.
-    """
+def receipts(found: Iterable[Leased], queue: Any) -> list[Receipts]:
+    """What acknowledges deliveries, by group. They must be of this queue; those that were settled when they were handed out are left out."""
     if not isinstance(found, Iterable):
         raise InvalidArgument(f"{found!r} is not a list of deliveries")
     listed = found if type(found) is list else list(found)
@@ -107,8 +121,7 @@ def receipts(found: Iterable[Leased], queue: Any, *, done_ok: bool = False) -> l
     for other in {one._queue for one in listed}:
         if other is not queue and other.name != queue.name:
             raise InvalidArgument(f"a delivery of the queue {other.name!r} is none of {queue.name!r}")
-    if done_ok:
-        listed = [one for one in listed if one._number]
+    listed = [one for one in listed if one._number]
     return [_of_group(group, listed) for group in dict.fromkeys([one._group for one in listed])]
 
 

@@ -33,7 +33,7 @@ from typing import Any, Final, Literal
 
 from penstock.broker import compose
 from penstock.broker.contents import MESSAGE_OVERHEAD_BYTES, bytes_of, fetching, message_of
-from penstock.broker.express import Express, visible_us
+from penstock.broker.express import Arrival, Express, JournalExpress, visible_us
 from penstock.broker.ledger import DONE, JournalLedger, Ledger, MemoryLedger, events_of
 from penstock.broker.port import BrokerStats, Granted, Handle, How, QueueStats, Receipts
 from penstock.broker.shelf import JournalShelf, MemoryShelf, Shelf, runs_of
@@ -42,9 +42,10 @@ from penstock.broker.upkeep import Upkeep
 from penstock.clock import SECOND_US, Clock, SystemClock
 from penstock.engine.change import Change
 from penstock.engine.engine import Engine, dead_letter_target
+from penstock.engine.events import Batch
 from penstock.engine.group import Group
 from penstock.engine.history import replay as take_in
-from penstock.engine.log import Log, Plain, is_plain
+from penstock.engine.log import DEFAULT_GROUP, Log, Plain, is_plain
 from penstock.errors import (
     BatchTooLarge,
     BrokerClosed,
@@ -61,7 +62,7 @@ from penstock.journal.commit import fresh_copy, uninterrupted
 from penstock.journal.files import at_fork
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
-from penstock.journal.rows import LEASES, MESSAGES, METADATA, SETTLEMENTS, Kind
+from penstock.journal.kinds import LEASES, MESSAGES, METADATA, SETTLEMENTS, Kind
 from penstock.limits import DELIVERIES_MAX, FRAME_BYTES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message
 from penstock.names import check_name, is_dead_letter_name
@@ -90,7 +91,7 @@ class Embedded:
         self._engine_us = 0  # when it was last looked at
         self._waiting: dict[tuple[Log, str], deque[Waiting]] = {}
         self._patience: list[Waiting] = []  # those who wait for a limited time
-        self._on_the_way: deque[Change] = deque()  # published, and not yet durable
+        self._on_the_way: deque[Change | Arrival] = deque()  # published, and not yet durable
         self._failure: PenstockError | None = None
         self._upkeep: Upkeep | None = None
         self._loose: Record | None = None  # of what happened by itself: nobody waits for it yet
@@ -105,6 +106,7 @@ class Embedded:
         self._acked = 0
         self._closed_to_express = False
         self.express = Express(self) if isinstance(shelf, MemoryShelf) else None
+        self._short = JournalExpress(self, self._journal) if self._journal is not None else None
         _brokers.add(self)
 
     # --- time ---
@@ -169,12 +171,16 @@ class Embedded:
         def arrive() -> None:
             with self._lock, self._whole:
                 self._on_the_way.remove(unit)
-                if self._failure is None or isinstance(self._failure, BrokerClosed):
-                    self._engine.arrive(unit.arrivals, self._now())
-                    self._follow()
+                self._have_arrive(unit.arrivals, self._now())
 
         self._on_the_way.append(unit)
         return arrive
+
+    def _have_arrive(self, arrivals: Sequence[tuple[Log, int, Batch]], now_us: int) -> None:
+        """With the lock held: what was published is durable, unless memory is in doubt anyway."""
+        if self._failure is None or isinstance(self._failure, BrokerClosed):
+            self._engine.arrive(arrivals, now_us)
+            self._follow()
 
     def _follow(self) -> None:
         """With the lock held: give messages that became ready to those who wait, and forget what nobody needs."""
@@ -263,14 +269,14 @@ class Embedded:
             log.skip_to(self._journal.next_offset(log.number))
 
     def _open_short_way(self, log: Log) -> None:
-        """With the lock held: have plain messages of a plain queue take the short way, if this broker has one."""
+        """With the lock held: have plain messages of a plain queue take the short way."""
         log.plain = None
-        if self.express is None or not is_plain(log.policy):
+        if not is_plain(log.policy):
             return
         group = log.group()
         if len(log.groups) == 1 and not (group.keys or log.sizes or log.held_ids):
             lane = group.lanes.lane(PRIORITY_DEFAULT)
-            contents = self.express._shelf.of_log(log.number)
+            contents = {} if self.express is None else self.express._shelf.of_log(log.number)
             log.plain = Plain(
                 group, group.lanes, lane, contents, log.policy.max_message_bytes, visible_us(log)
             )
@@ -365,6 +371,10 @@ class Embedded:
 
     def publish(self, log: Handle, messages: Iterable[bytes | Message]) -> Ticket[Sequence[int]]:
         found = self._alive(log)
+        if self._short is not None and type(messages) is list and len(messages) == 1:
+            payload = messages[0]
+            if type(payload) is bytes and (ticket := self._short.publish(found, payload)) is not None:
+                return ticket
         batch = compose.batch_of(messages, found.policy, self._now())
         with self._lock, self._whole:
             now_us, change = self._begin()
@@ -386,6 +396,10 @@ class Embedded:
             raise InvalidArgument(
                 f"the number of messages is {count!r}; give an int from 1 to {DELIVERIES_MAX}"
             )
+        if self._short is not None and count == 1 and keep and group == DEFAULT_GROUP:
+            short = self._short.lease(self._alive(log), consumer)
+            if short is not None:
+                return short
         with self._lock, self._whole:
             now_us, change = self._begin()
             found = self._alive(log)
@@ -511,11 +525,15 @@ class Embedded:
         delay_us: int | None = None,
         error: str | None = None,
     ) -> Ticket[None]:
+        offsets, numbers = receipts.offsets, receipts.numbers
+        if self._short is not None and how == "ack" and len(offsets) == 1 and receipts.group == DEFAULT_GROUP:
+            short = self._short.ack(self._alive(log), offsets[0], numbers[0])
+            if short is not None:
+                return short
         with self._lock, self._whole:
             now_us, change = self._begin(settling=True)
             found = self._alive(log)
             group = found.group(receipts.group)
-            offsets, numbers = receipts.offsets, receipts.numbers
             engine = self._engine
             self._require_room(SETTLEMENTS, MESSAGE_OVERHEAD_BYTES + 32 * len(offsets) + 4 * len(error or ""))
             if how == "ack":

@@ -1,26 +1,37 @@
-"""Plain messages one at a time, in memory, by the shortest way.
+"""Plain messages one at a time, by the shortest way.
 
 Theory of operation
 -------------------
-One publish, one receive and one ack of a plain message in a plain queue touch a handful of fields; going through columns, changes and tickets for
-them would cost ten times as much as the work itself. So the shell for threads asks here first. What is done here is what `engine` would
-do, to the same fields: an offset and an id are given, the message stands at the end of its lane, a lease holds it, its offset is
-settled.
+One publish, one receive and one ack of a plain message in a plain queue touch a handful of fields; going through columns, changes and events for
+them would cost several times as much as the work itself. What is done here is what `engine` would do, to the same fields: an offset and an id are
+given, the message stands at the end of its lane, a lease holds it, its offset is settled; and on a journal the same rows are appended.
 
-Nothing here decides anything that could go two ways. Whatever is not the plain case is left to the ordinary way, by answering `LATER` (or
-False) with nothing changed: a queue with another policy, something that has fallen due, a message that came back, somebody who waits, an error of any kind. Time is the engine's, as the ordinary way last knew it; only an ack does not look at it, so
-one that comes late is taken as long as nobody has noticed that its lease is over.
+Nothing here decides anything that could go two ways. Whatever is not the plain case is left to the ordinary way, by answering so with
+nothing changed: a queue with another policy, something that has fallen due, a message that came back, somebody who waits, an error of any
+kind.
+
+In memory (`Express`) everything holds at once, so the shell for threads asks here before it calls the port, and gets answers, not tickets. Time is the
+engine's, as the ordinary way last knew it; only an ack does not look at it, so one that comes late is taken as long as nobody has noticed that its
+lease is over. On a journal (`JournalExpress`) it is the port itself that asks.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.broker.ledger import ROW_BYTES_MAX, ack_row, lease_row, message_row
+from penstock.broker.port import Granted
+from penstock.broker.shelf import Run
+from penstock.broker.ticket import Leasing, Record, Recorded, Ticket
 from penstock.clock import SECOND_US
+from penstock.engine.events import Batch
 from penstock.engine.lease import Lease
-from penstock.engine.log import DEFAULT_GROUP, Log
+from penstock.engine.log import DEFAULT_GROUP, Log, Plain
 from penstock.ids import EPOCH_US
+from penstock.journal.journal import Journal
+from penstock.journal.rows import Rows
 from penstock.limits import ID_NODE_BITS, ID_SEQUENCE_BITS, PRIORITY_DEFAULT
 
 if TYPE_CHECKING:
@@ -32,6 +43,9 @@ LATER: Final = object()
 _TIME_SHIFT: Final = ID_NODE_BITS + ID_SEQUENCE_BITS
 _LOOK_UP: Final = 0xFF
 _SEQUENCE: Final = (1 << ID_SEQUENCE_BITS) - 1
+
+
+# --- in memory ---
 
 
 class Express:
@@ -100,34 +114,18 @@ class Express:
                     return None
                 if lane.count != lanes.count or lane._returned or plain.group.tally:
                     return LATER
-                place, offset, stop, priority = lane._queue[0]
+                offset = lane._queue[0][1]
                 content = plain.contents.get(offset)
                 if type(content) is not tuple:
                     return LATER
-                if stop == offset + 1:
-                    lane._queue.popleft()
-                else:
-                    lane._queue[0] = (place + 1, offset + 1, stop, priority)
-                lane.count -= 1
-                lanes.count -= 1
-                engine = self._engine
-                engine._lease_number = number = engine._lease_number + 1
-                leases = plain.group.leases
-                deadline_us = None if plain.visible_us is None else now_us + plain.visible_us
-                lease = Lease(number, [(place, offset, offset + 1, priority)], None, deadline_us)
-                lease.held = 1
-                leases._by_offset[offset] = lease
-                if deadline_us is not None:
-                    heappush(leases._deadlines, (deadline_us, number, lease))
-                    if log.alarm_us is None or deadline_us < log.alarm_us:
-                        engine._set_alarm_at(log, deadline_us)
-                        broker._follow()
-                broker._delivered += 1
+                number = _hold_first(broker, log, plain, None, now_us)
             except BaseException as error:  # it may be half done
                 self._broker._fail(error)
                 raise
         payload, given, time_us = content
-        return make(queue, DEFAULT_GROUP, number, offset, 1, payload, given, time_us, priority, None, None)
+        return make(
+            queue, DEFAULT_GROUP, number, offset, 1, payload, given, time_us, PRIORITY_DEFAULT, None, None
+        )
 
     def ack(self, log: Any, offset: int, number: int) -> bool:
         """Whether it was acknowledged; if not, it must be tried the ordinary way."""
@@ -149,6 +147,154 @@ class Express:
             except BaseException as error:  # it may be half done
                 self._broker._fail(error)
                 raise
+
+
+def _hold_first(broker: Embedded, log: Log, plain: Plain, consumer: str | None, now_us: int) -> int:
+    """Have a new lease hold the first message of the lane, which is in the queue's only piece or in its first; the lease's number."""
+    lanes, lane, engine = plain.lanes, plain.lane, broker._engine
+    place, offset, stop, priority = lane._queue[0]
+    if stop == offset + 1:
+        lane._queue.popleft()
+    else:
+        lane._queue[0] = (place + 1, offset + 1, stop, priority)
+    lane.count -= 1
+    lanes.count -= 1
+    engine._lease_number = number = engine._lease_number + 1
+    leases = plain.group.leases
+    deadline_us = None if plain.visible_us is None else now_us + plain.visible_us
+    lease = Lease(number, [(place, offset, offset + 1, priority)], consumer, deadline_us)
+    lease.held = 1
+    leases._by_offset[offset] = lease
+    if deadline_us is not None:
+        heappush(leases._deadlines, (deadline_us, number, lease))
+        if log.alarm_us is None or deadline_us < log.alarm_us:
+            engine._set_alarm_at(log, deadline_us)
+            broker._follow()
+    broker._delivered += 1
+    return number
+
+
+# --- on a journal ---
+
+
+class Arrival:
+    """A plain message that is being recorded; called when it is durable."""
+
+    __slots__ = ("_broker", "_plain", "arrivals")
+
+    def __init__(self, broker: Embedded, plain: Plain, log: Log, batch: Batch) -> None:
+        self._broker = broker
+        self._plain = plain
+        self.arrivals = [(log, batch.first, batch)]
+
+    def __call__(self) -> None:
+        broker, plain = self._broker, self._plain
+        log, first, _ = self.arrivals[0]
+        with broker._lock, broker._whole:
+            broker._on_the_way.remove(self)
+            now_us = broker._now()
+            if (
+                log.plain is not plain
+                or broker._closed_to_express
+                or (log.alarm_us is not None and log.alarm_us <= now_us)
+            ):
+                broker._have_arrive(self.arrivals, now_us)
+                return
+            log.arrived = first + 1
+            if log.priorities.last != PRIORITY_DEFAULT:
+                log.priorities.append(first, PRIORITY_DEFAULT)
+            plain.lane.append(first, first + 1)
+            plain.lanes.count += 1
+
+
+class JournalExpress:
+    """The short way of a broker on a journal. Its answers are tickets; None sends the caller the ordinary way."""
+
+    def __init__(self, broker: Embedded, journal: Journal) -> None:
+        self._broker = broker
+        self._journal = journal
+        self._shelf = broker._shelf
+        self._ids = broker._ids
+        self._engine = broker._engine
+
+    def _now(self, size: int) -> int:
+        """With the lock held: the present; 0 if something is to be done first, or there might be no room for so many bytes."""
+        broker = self._broker
+        if broker._closed_to_express or not self._journal.has_room(size):
+            return 0
+        now_us = broker._now()
+        next_us = self._engine.next_us
+        return 0 if next_us is not None and next_us <= now_us else now_us
+
+    def _append(self, row: Rows, *, sync: bool, then: Arrival | None = None) -> Record:
+        if self._broker._upkeep is not None:
+            self._broker._upkeep.count()
+        return self._journal.append_one(row, sync=sync, then=then)
+
+    def publish(self, log: Log, payload: bytes) -> Ticket[Sequence[int]] | None:
+        broker = self._broker
+        with broker._lock, broker._whole:
+            plain = log.plain
+            size = len(payload)
+            if plain is None or size > plain.bytes_max or not (now_us := self._now(ROW_BYTES_MAX + size)):
+                return None
+            given = self._ids.next()
+            first = log.next_offset
+            log.next_offset = first + 1
+            log.published += 1
+            self._engine.last_id = given
+            batch = Batch([payload], [given], now_us, PRIORITY_DEFAULT, first=first, size=size)
+            self._shelf.put(log.number, batch)
+            arrival = Arrival(broker, plain, log, batch)
+            broker._on_the_way.append(arrival)
+            row = message_row(log.number, first, given, now_us, payload)
+            return Recorded(batch.ids, self._append(row, sync=True, then=arrival))
+
+    def lease(self, log: Log, consumer: str | None) -> Ticket[Granted | None] | None:
+        broker = self._broker
+        with broker._lock, broker._whole:
+            plain = log.plain
+            if plain is None:
+                return None
+            lanes, lane, group = plain.lanes, plain.lane, plain.group
+            if (
+                not lanes.count
+                or lane.count != lanes.count
+                or lane._returned
+                or group.tally
+                or not (now_us := self._now(2 * ROW_BYTES_MAX))
+            ):
+                return None
+            offset = lane._queue[0][1]
+            batch = self._shelf.get(log.number, offset)
+            if batch is None:
+                return None
+            number = _hold_first(broker, log, plain, consumer, now_us)
+            row = offset - batch.first
+            granted = Granted(DEFAULT_GROUP, number, (offset,), 1, [Run(batch, row, row + 1)])
+            record = self._append(lease_row(log.number, DEFAULT_GROUP, offset, consumer, now_us), sync=False)
+            return Leasing(granted, record, broker._take_back, log)
+
+    def ack(self, log: Log, offset: int, number: int) -> Ticket[None] | None:
+        broker = self._broker
+        with broker._lock, broker._whole:
+            plain = log.plain
+            if plain is None:
+                return None
+            group = plain.group
+            lease = group.leases.get(offset)
+            if (
+                lease is None
+                or lease.number != number
+                or group.tally
+                or group.overdue
+                or not (now_us := self._now(ROW_BYTES_MAX))
+            ):
+                return None
+            group.leases.remove(offset)
+            group.settled.add_one(offset)
+            broker._acked += 1
+            return Recorded(None, self._append(ack_row(log.number, DEFAULT_GROUP, offset, now_us), sync=True))
 
 
 def visible_us(log: Log) -> int | None:

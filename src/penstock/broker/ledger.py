@@ -19,11 +19,13 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from penstock import limits
 from penstock.broker.ticket import Record
-from penstock.engine.events import Batch, Declared, Event, Leased, Published, Settled
+from penstock.engine.events import Batch, Declared, Event, Leased, Outcome, Published, Settled
 from penstock.errors import BrokerClosed, PenstockError
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
-from penstock.journal.rows import LEASES, MESSAGES, METADATA, SETTLEMENTS, Rows, Section
+from penstock.journal.kinds import LEASES, MESSAGES, METADATA, SETTLEMENTS
+from penstock.journal.rows import Rows
+from penstock.journal.section import Section
 
 if TYPE_CHECKING:
     import asyncio
@@ -175,6 +177,34 @@ def _settlements(event: Settled, part: slice) -> Rows:
 
 def _part(column: Any, part: slice) -> Any:
     return column[part] if type(column) is list else column
+
+
+# --- one plain message: the same rows as for events, without the events ---
+
+#: More than one such row takes beside its payload and texts, alone or among others.
+ROW_BYTES_MAX: Final = 320
+
+
+def message_row(log: int, offset: int, id: int, time_us: int, payload: bytes) -> Rows:
+    columns = {
+        "offset": offset, "id": id, "timestamp": time_us, "priority": limits.PRIORITY_DEFAULT, "payload": payload,
+    }  # fmt: skip
+    return Rows.one(MESSAGES, log, columns, place=offset, time_us=time_us, size=ROW_BYTES_MAX + len(payload))
+
+
+def lease_row(log: int, group: str, offset: int, consumer: str | None, time_us: int) -> Rows:
+    columns = {"group": group, "offset": offset, "attempt": 1, "consumer": consumer, "time": time_us}
+    size = ROW_BYTES_MAX + 4 * len(group) + 4 * len(consumer or "")
+    return Rows.one(LEASES, log, columns, place=offset, time_us=time_us, size=size)
+
+
+def ack_row(log: int, group: str, offset: int, time_us: int) -> Rows:
+    columns = {"group": group, "offset": offset, "outcome": _ACKED, "attempt": 1, "time": time_us}
+    size = ROW_BYTES_MAX + 4 * len(group)
+    return Rows.one(SETTLEMENTS, log, columns, place=offset, time_us=time_us, size=size)
+
+
+_ACKED: Final = int(Outcome.ACKED)
 
 
 # --- rows to events ---

@@ -14,7 +14,7 @@ from penstock.broker import calls
 from penstock.broker.deliveries import Leased, deliveries, receipts
 from penstock.broker.express import LATER, Express
 from penstock.broker.ledger import DEFAULT_NAMESPACE
-from penstock.broker.port import BrokerStats, Handle, How, Port, QueueStats
+from penstock.broker.port import BrokerStats, Handle, How, Port, QueueStats, Receipts
 from penstock.clock import Duration
 from penstock.engine.log import DEFAULT_GROUP
 from penstock.errors import BrokerClosed
@@ -31,23 +31,23 @@ class Delivery(Leased, gc=False, weakref=False):
         if self._number and not (
             queue._express and queue._express.ack(queue._log, self.offset, self._number)
         ):
-            queue._settle([self], "ack")
+            queue._settle(self._receipts(), "ack")
 
     def nack(self, *, delay: Duration | None = None, error: object = None) -> None:
         """It failed: it is retried later, by the policy's backoff or after `delay`, and dead-lettered after its last attempt."""
-        self._queue._settle([self], "nack", delay=delay, error=error)
+        self._queue._settle(self._receipts(), "nack", delay=delay, error=error)
 
     def reject(self, *, error: object = None) -> None:
         """It failed for good: it goes straight to the dead letters."""
-        self._queue._settle([self], "reject", error=error)
+        self._queue._settle(self._receipts(), "reject", error=error)
 
     def requeue(self) -> None:
         """Give it back to its old place, without waiting."""
-        self._queue._settle([self], "requeue")
+        self._queue._settle(self._receipts(), "requeue")
 
     def extend(self, seconds: Duration) -> None:
         """Keep it for so long from now."""
-        self._queue._extend([self], seconds)
+        self._queue._extend(self._receipts(), seconds)
 
 
 class Queue:
@@ -141,20 +141,19 @@ class Queue:
 
     def ack_many(self, found: Iterable[Delivery]) -> None:
         """They were processed: all of them, or an error and none."""
-        self._settle(found, "ack")
+        for of_group in receipts(found, self):
+            self._settle(of_group, "ack")
 
     def _settle(
-        self, found: Iterable[Leased], how: How, *, delay: Duration | None = None, error: object = None
+        self, settled: Receipts, how: How, *, delay: Duration | None = None, error: object = None
     ) -> None:
-        for one in receipts(found, self, done_ok=how == "ack"):
-            ticket = self._port.settle(
-                self._log, one, how, delay_us=calls.delay_us(delay), error=calls.error_text(error)
-            )
-            ticket.wait()
+        ticket = self._port.settle(
+            self._log, settled, how, delay_us=calls.delay_us(delay), error=calls.error_text(error)
+        )
+        ticket.wait()
 
-    def _extend(self, found: Iterable[Leased], seconds: Duration) -> None:
-        for one in receipts(found, self):
-            self._port.extend(self._log, one, calls.extension_us(seconds)).wait()
+    def _extend(self, kept: Receipts, seconds: Duration) -> None:
+        self._port.extend(self._log, kept, calls.extension_us(seconds)).wait()
 
     # --- looking and changing ---
 

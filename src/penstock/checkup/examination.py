@@ -29,7 +29,7 @@ from penstock.journal.directory import Directory
 from penstock.journal.ending import Bounds, Ending, Walk, judge
 from penstock.journal.frame import Frame
 from penstock.journal.index import SegmentIndex
-from penstock.journal.rows import MESSAGES, Span
+from penstock.journal.kinds import MESSAGES, Span
 from penstock.journal.segment import GAPS, START, Bad, Label
 from penstock.journal.state import State
 from penstock.journal.view import opened, require_generation

@@ -40,7 +40,8 @@ from penstock.journal.directory import SUMMARY as SUMMARY_FILE
 from penstock.journal.directory import Directory, Ownership
 from penstock.journal.files import Files, read_whole
 from penstock.journal.journal import Journal
-from penstock.journal.rows import CLEANED, Rows
+from penstock.journal.kinds import CLEANED
+from penstock.journal.rows import Rows
 from penstock.journal.segment import Bad, Scan, Writer
 from penstock.journal.state import DAMAGED, GIVEN_UP, MENDED
 from penstock.journal.view import SegmentInfo

@@ -17,10 +17,10 @@ from itertools import pairwise
 
 from penstock.errors import CorruptJournal
 from penstock.journal import columns as layout
-from penstock.journal import rows
 from penstock.journal.columns import BUFFERS, FIXED, Encoding, Type
 from penstock.journal.frame import Frame
-from penstock.journal.rows import MESSAGES, Field, Section
+from penstock.journal.kinds import HEADER, MESSAGES, Field
+from penstock.journal.section import Section
 
 
 def flaw(frame: Frame) -> str | None:
@@ -57,7 +57,7 @@ def _check_section(sections: Sequence[Section], index: int, view: memoryview) ->
     where = f"section {index} ({kind.name} of log {section.log})"
     names = {field.number: name for name, field in kind.fields.items()}
     table_end = _table_end(view, section.columns_count)
-    at = rows.HEADER.size
+    at = HEADER.size
     for _ in range(section.columns_count):
         number, stored, encoding, count, extra = layout.ENTRY.unpack_from(view, at)
         at += layout.ENTRY.size
@@ -82,7 +82,7 @@ def _check_section(sections: Sequence[Section], index: int, view: memoryview) ->
 
 
 def _table_end(view: memoryview, columns: int) -> int:
-    at = rows.HEADER.size
+    at = HEADER.size
     for _ in range(columns):
         buffers = layout.ENTRY.unpack_from(view, at)[3]
         at += layout.ENTRY.size + buffers * layout.PLACE.size

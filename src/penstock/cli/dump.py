@@ -17,7 +17,8 @@ from penstock.cli.streams import stdout_is_unread
 from penstock.journal import mark as marks
 from penstock.journal import reading
 from penstock.journal.frame import Frame
-from penstock.journal.rows import Kind, Section
+from penstock.journal.kinds import Kind
+from penstock.journal.section import Section
 from penstock.journal.view import DirectoryView
 
 #: Column of the table, and how wide it is; what a row says beyond these comes behind them, as wide as there is room.

@@ -14,7 +14,7 @@ from penstock.journal import reading
 from penstock.journal import snapshot as snapshots
 from penstock.journal.damage import HEADER, Damage
 from penstock.journal.directory import holder
-from penstock.journal.rows import CLEANED, METADATA
+from penstock.journal.kinds import CLEANED, METADATA
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import State
 from penstock.journal.view import DirectoryView, SegmentInfo

@@ -20,7 +20,7 @@ from penstock.cli import output
 from penstock.cli.dump import Wanted, print_rows
 from penstock.cli.inventory import Inventory, take
 from penstock.errors import CorruptJournal, InvalidArgument
-from penstock.journal.rows import KINDS
+from penstock.journal.kinds import KINDS
 
 app = typer.Typer(
     help="Look into a journal's directory, check it, mend it, print what it holds.",

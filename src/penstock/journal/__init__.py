@@ -4,7 +4,10 @@ Read the modules in this order; each opens with its theory of operation.
 
 =============  =====================================================================================
 `columns`      how one column of values is laid out, as Arrow lays it out (pure)
-`rows`         the kinds of rows there are, and a section: rows of one kind for one log (pure)
+`kinds`        the kinds of rows there are, and the header of a section (pure)
+`single`       one row as a section, laid out by a plan (pure)
+`rows`         rows to be written: checked, merged, encoded as a section (pure)
+`section`      a section that was read (pure)
 `frame`        a commit: sections between two checksums (pure)
 `files`        the only place that touches the operating system
 `directory`    the names in a journal's directory, and who owns it

@@ -16,7 +16,8 @@ import pyarrow as pa
 
 from penstock.errors import CorruptJournal
 from penstock.journal.columns import CACHED_ROWS_MAX, FIXED, SEQUENCE, Column, Encoding, Type
-from penstock.journal.rows import Field, Kind, Section
+from penstock.journal.kinds import Field, Kind
+from penstock.journal.section import Section
 
 TYPES: Final[dict[int, Any]] = {
     Type.I16: pa.int16(),

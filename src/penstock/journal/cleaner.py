@@ -31,7 +31,9 @@ from penstock.journal import frame as frames
 from penstock.journal.damage import ROT, Damage, of_bad
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
-from penstock.journal.rows import CLEANED, MESSAGES, Rows, Section
+from penstock.journal.kinds import CLEANED, MESSAGES
+from penstock.journal.rows import Rows
+from penstock.journal.section import Section
 from penstock.journal.segment import GAPS, Bad, Scan, Writer
 from penstock.journal.view import SegmentInfo
 from penstock.ranges import RangeSet
@@ -232,11 +234,8 @@ def _copy_live(frame: Frame, writer: Writer, gone: dict[int, RangeSet]) -> None:
             rows.prepare(alone=True)
         head = frame.header
         content = frames.body(kept)
-        writer.write(writer.encoded(content, sequence=head.sequence, time_us=head.time_us, epoch=head.epoch))
-        writer.advance(
-            head._replace(position=writer.end, body_bytes=content.bytes, messages=content.messages),
-            content.spans,
-        )
+        writer.write(content, head.sequence, head.time_us, head.epoch)
+        writer.advance(content, head.sequence, head.time_us, head.epoch)
 
 
 def _selected(section: Section, keep: list[int], share: Rows | None) -> Rows:

@@ -334,18 +334,20 @@ class GroupCommit:
                 self._pending.popleft()
 
     def _complete(self, batch: Sequence[Ticket], error: PenstockError | None) -> None:
-        loops: dict[Loop, list[Ticket]] = {}
+        loops: dict[Loop, list[Ticket]] | None = None
         with self._lock:
             for ticket in batch:
                 if not ticket.done:
                     self.pending_bytes -= ticket.bytes
-                    ticket.error = error
+                    if error is not None:
+                        ticket.error = error
                     ticket.done = True
                 if ticket._gate is not None:
                     ticket.open_gate()
                 if ticket._loop is not None:
+                    loops = {} if loops is None else loops
                     loops.setdefault(ticket._loop, []).append(ticket)
-        for loop, tickets in loops.items():
+        for loop, tickets in loops.items() if loops is not None else ():
             try:
                 loop.call_soon_threadsafe(_resolve, tickets)
             except RuntimeError:  # the loop was closed: nobody is left to hear of it

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from penstock.journal.rows import MESSAGES, Span
+from penstock.journal.kinds import MESSAGES, Span
 from penstock.journal.segment import Bad
 
 ROT: Final = "rot"

@@ -95,17 +95,24 @@ class Files:
 
     def write(self, fd: int, data: bytes | list[bytes], position: int) -> None:
         """All of `data`, which may come in parts, at `position`."""
-        written = 0
         if type(data) is list:
             size = sum(map(len, data))
             if size >= VECTOR_BYTES_MIN and len(data) <= VECTOR_PARTS_MAX:
                 written = self._call(os.pwritev, fd, data, position)
                 if written == size:
                     return
+                self._write_rest(fd, b"".join(data), position, written)
+                return
             data = b"".join(data)
+        written = self._call(os.pwrite, fd, data, position)
+        if written < len(data):
+            self._write_rest(fd, data, position, written)
+
+    def _write_rest(self, fd: int, data: bytes | list[bytes], position: int, written: int) -> None:
+        """The kernel took only so many bytes: go on behind them."""
         rest = memoryview(data)  # type: ignore[arg-type]
         while written < len(rest):
-            more = self._call(os.pwrite, fd, rest[written:] if written else data, position + written)
+            more = self._call(os.pwrite, fd, rest[written:], position + written)
             if more == 0:
                 raise OSError(errno.EIO, "the disk took no bytes")
             written += more

@@ -41,7 +41,9 @@ from typing import Final, NamedTuple
 
 from penstock import limits
 from penstock.errors import BatchTooLarge, CorruptJournal
-from penstock.journal.rows import MESSAGES, Rows, Section, Span, sections
+from penstock.journal.kinds import MESSAGES, Span
+from penstock.journal.rows import Rows
+from penstock.journal.section import Section, sections
 
 MAGIC: Final = b"PNSK"
 VERSION: Final = 1
@@ -126,7 +128,12 @@ class Body(NamedTuple):
 
 def body(batch: Sequence[Rows]) -> Body:
     """The sections of one commit. A row that shares another's payload must come after it."""
-    parts: list[bytes] = []
+    if len(batch) == 1 and batch[0].share is None:  # nearly always
+        only = batch[0]
+        parts, size = only.encoded(None)
+        if size <= limits.FRAME_BYTES_MAX:
+            return Body(parts, size, [only.span()], only.count if only.kind is MESSAGES else 0)
+    parts = []
     spans: list[Span] = []
     places: dict[int, int] = {}
     messages = size = 0
@@ -149,7 +156,7 @@ EMPTY: Final = Body([], 0, [], 0)
 
 
 def encode(
-    content: Body, *, generation: int, sequence: int, position: int, time_us: int, epoch: int, flags: int = 0
+    content: Body, generation: int, sequence: int, position: int, time_us: int, epoch: int, flags: int = 0
 ) -> list[bytes]:
     """The frame's bytes in parts, for that place and no other."""
     checked = CHECKED.pack(

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 
 from penstock import limits
 from penstock.journal.frame import Header
-from penstock.journal.rows import MESSAGES, Span
+from penstock.journal.kinds import MESSAGES, Span
 
 
 class LogIndex:
@@ -97,16 +97,21 @@ class SegmentIndex:
 
     def add(self, head: Header, spans: Iterable[Span]) -> None:
         """Take in a frame."""
-        position = head.position
+        self.add_frame(head.position, head.sequence, head.time_us, head.epoch, spans)
+
+    def add_frame(
+        self, position: int, sequence: int, time_us: int, epoch: int, spans: Iterable[Span]
+    ) -> None:
+        """The same, of a frame that has no header yet."""
         if not self.positions or position - self.positions[-1] >= limits.INDEX_STRIDE_BYTES:
-            self.sequences.append(head.sequence)
+            self.sequences.append(sequence)
             self.positions.append(position)
         if not self.frames:
-            self.oldest = head.time_us
+            self.oldest = time_us
         self.frames += 1
-        self.last_sequence = head.sequence
-        self.epoch = head.epoch
-        self.newest = head.time_us
+        self.last_sequence = sequence
+        self.epoch = epoch
+        self.newest = time_us
         for span in spans:
             self.kinds[span.kind] = self.kinds.get(span.kind, 0) + span.rows
             if span.kind == MESSAGES.number:

@@ -52,10 +52,11 @@ from penstock.journal.damage import MISSING, Damage, known_messages
 from penstock.journal.directory import Directory, Ownership
 from penstock.journal.files import NO_SPACE, Files, at_fork, require_little_endian
 from penstock.journal.frame import Frame
+from penstock.journal.kinds import MESSAGES, Kind
 from penstock.journal.mark import Mark
 from penstock.journal.reading import Batch
 from penstock.journal.recovery import Recovery, Replay, Report, Restore, rows_of
-from penstock.journal.rows import MESSAGES, Kind, Rows
+from penstock.journal.rows import Rows, taken
 from penstock.journal.segment import Writer
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, State
@@ -190,6 +191,24 @@ class Journal:
                 ticket.then = then
             return ticket
 
+    def append_one(self, row: Rows, *, sync: bool, then: Callable[[], None] | None) -> Ticket:
+        """The same for a row made by `Rows.one`, a message with the log's next offset."""
+        with self._lock:
+            if self._group.failure is not None:
+                raise self._tail.failure()
+            size = row.bytes + frames.OVERHEAD
+            self._tail.take_room((row.kind,), size)
+            if row.kind is MESSAGES:
+                log, place = row.log, row.span().first
+                if place < self._next_offsets.get(log, 0):
+                    raise taken(log, place, self._next_offsets[log])
+                self._next_offsets[log] = place + 1
+            row.spent = True
+            ticket = self._group.queue([row], size, sync=sync and self.durability == "commit")
+            if then is not None:
+                ticket.then = then
+            return ticket
+
     def commit(self, rows: Sequence[Rows], *, sync: bool = True) -> int:
         """Append and wait; the commit's sequence number."""
         return self.append(rows, sync=sync).wait()
@@ -207,12 +226,16 @@ class Journal:
         ticket.wait()
         return self.durable_sequence
 
+    def has_room(self, size: int) -> bool:
+        """Whether rows of `size` bytes in all, of any kind, surely fit. Nobody else may append in between."""
+        return self._tail.has_room(size + frames.OVERHEAD)
+
     def require_room(self, kind: Kind, size: int) -> None:
         """Raise what appending rows of a kind, of `size` bytes in all, would raise for want of room; and keep that room for them.
 
         For a caller who must know before it changes anything: nobody else may append in between.
         """
-        if self._tail.has_room(size + frames.OVERHEAD):
+        if self.has_room(size):
             return
         with self._lock:
             if self._group.failure is not None:

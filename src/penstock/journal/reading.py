@@ -17,8 +17,9 @@ from penstock.errors import InvalidArgument, MaintenanceFailed
 from penstock.journal.damage import MISSING, ROT, Damage, of_bad
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
+from penstock.journal.kinds import MESSAGES
 from penstock.journal.mark import Mark
-from penstock.journal.rows import MESSAGES, Section
+from penstock.journal.section import Section
 from penstock.journal.segment import START, Bad, Scan
 from penstock.journal.view import DirectoryView, Moved, SegmentInfo, View, opened, require_generation
 from penstock.ranges import RangeSet

@@ -39,8 +39,9 @@ from penstock.journal.directory import SNAPSHOT, SUMMARY, Contents, Directory
 from penstock.journal.ending import Bounds, Ending, Walk, bounds_of, judge
 from penstock.journal.frame import Frame
 from penstock.journal.index import SegmentIndex
+from penstock.journal.kinds import CLEANED, MESSAGES
 from penstock.journal.mark import Mark, MarkFile
-from penstock.journal.rows import CLEANED, MESSAGES, Rows
+from penstock.journal.rows import Rows
 from penstock.journal.segment import GAPS, START, Bad, Label, Scan, Writer
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, GIVEN_UP, UNKNOWN, State

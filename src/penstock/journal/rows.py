@@ -1,155 +1,70 @@
-"""The kinds of rows a journal holds, and a section: rows of one kind for one log.
+"""Rows to be written: columns of one kind for one log, checked, and encoded as a section.
 
 Theory of operation
 -------------------
-A section is a header with its own checksum, a table of columns (see `columns`), and the columns' buffers::
+`Rows` are what a caller wants written: a column is one value for all rows, a `range`, or a list. Single rows (one message, one ack) of the
+same kind and log that meet in a commit become one section (`merge`); a batch is encoded by whoever brought it, so that a value that does not fit
+fails its owner and never the commit of others.
 
-     0        1      2           4          8                  16            20
-    +--------+------+-----------+----------+------------------+-------------+
-    | kind u8| bits | columns u16| rows u32 | log u64          | bytes u32   |
-    +--------+------+-----------+----------+------------------+-------------+
-    20               28              36               44               52        56
-    +----------------+---------------+----------------+----------------+---------+
-    | first i64      | last i64      | oldest i64     | newest i64     | crc u32 |
-    +----------------+---------------+----------------+----------------+---------+
-
-`first` and `last` bound the offsets, `oldest` and `newest` the times, of its rows, so that an index is built and a
-reader skips without looking at a column. `bits` bit 0: a reader that does not know this kind must stop rather
-than skip it; bit 1: it shares a column of an earlier section. The header's checksum lets a frame whose body rotted still say whose messages were lost.
-
-`Rows` are what a caller wants written: a column is one value for all rows, a `range`, or a list. A `Section` is what was
-read: views into the frame. Single rows (one message, one ack) of the same kind and log that meet in a commit become
-one section (`merge`); a batch is encoded by whoever brought it, so that a value that does not fit fails its
-owner and never the commit of others.
-
-Rows record outcomes, never commands: reading them back evaluates no policy, clock or chance.
-
-To add a column: append it to its kind with the next number. Old readers skip it, old frames read as null. To add a kind: give
-it the next number and decide whether a reader that does not know it may go on. Never renumber, never change a type.
+How a section is laid out is drawn in `kinds`, how its columns are in `columns`. One row that met no other is laid out by `single`.
 """
 
 from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from itertools import chain, pairwise
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from penstock import limits
-from penstock.errors import CorruptJournal, InvalidArgument
+from penstock.errors import InvalidArgument
 from penstock.journal import columns as layout
-from penstock.journal.columns import Column, Encoding, Type, Values
+from penstock.journal import single
+from penstock.journal.columns import Type, Values
+from penstock.journal.kinds import (
+    CHECKED,
+    CLEANED,
+    CRC,
+    ENTRY_BYTES,
+    HEADER_BYTES,
+    MESSAGES,
+    METADATA,
+    PLACE_BYTES,
+    SHARED,
+    SHARES,
+    Kind,
+    Span,
+)
 
-HEADER: Final = struct.Struct("<BBHIQIqqqqI")
-CHECKED: Final = struct.Struct("<BBHIQIqqqq")
-CRC: Final = struct.Struct("<I")
-HEADER_BYTES: Final = HEADER.size
-ENTRY_BYTES: Final = layout.ENTRY.size
-PLACE_BYTES: Final = layout.PLACE.size
-SHARED: Final = int(Encoding.SHARED)
-MUST_KNOW: Final = 1
-SHARES: Final = 2
-
-
-class Field(NamedTuple):
-    """A column of a kind: its stored number and type."""
-
-    number: int
-    type: Type
-
-
-class Kind:
-    """A kind of rows: its stored number, its columns, and which of them bound offsets and times."""
-
-    def __init__(
-        self,
-        number: int,
-        name: str,
-        *,
-        place: str | None,
-        time: str,
-        columns: dict[str, Type],
-        required: frozenset[str] = frozenset(),
-    ) -> None:
-        self.number = number
-        self.name = name
-        self.bits = MUST_KNOW
-        self.place = place
-        self.time = time
-        self.fields = {column: Field(i, kind) for i, (column, kind) in enumerate(columns.items(), 1)}
-        # Columns without which a row cannot be told from a mistake, or found.
-        self.required = required | {time} | ({place} if place else set())
-        self.bounds = {column: layout.BOUNDS.get(kind, 0) for column, kind in columns.items()}
-        self.blobs = frozenset(column for column, kind in columns.items() if kind is Type.BINARY)
-
-    def __repr__(self) -> str:
-        return f"Kind({self.name})"
-
-
-_I16, _I32, _I64, _UTF8, _BINARY, _MAP = Type.I16, Type.I32, Type.I64, Type.UTF8, Type.BINARY, Type.MAP
-
-MESSAGES: Final = Kind(1, "messages", place="offset", time="timestamp", columns={
-    "offset": _I64, "id": _I64, "timestamp": _I64, "priority": _I16, "deliver_at": _I64, "expires_at": _I64,
-    "target_group": _UTF8, "key": _UTF8, "dedup_id": _UTF8, "headers": _MAP, "properties": _BINARY, "payload": _BINARY,
-}, required=frozenset({"id", "payload"}))  # fmt: skip
-LEASES: Final = Kind(2, "leases", place="offset", time="time", columns={
-    "group": _UTF8, "offset": _I64, "attempt": _I32, "consumer": _UTF8, "time": _I64,
-})  # fmt: skip
-SETTLEMENTS: Final = Kind(3, "settlements", place="offset", time="time", columns={
-    "group": _UTF8, "offset": _I64, "outcome": _I16, "attempt": _I32, "due": _I64, "consumer": _UTF8, "error": _UTF8,
-    "time": _I64,
-})  # fmt: skip
-POSITIONS: Final = Kind(4, "positions", place="offset", time="time", columns={
-    "reader": _UTF8, "offset": _I64, "time": _I64,
-})  # fmt: skip
-METADATA: Final = Kind(5, "metadata", place=None, time="time", columns={
-    "action": _I16, "name": _UTF8, "body": _BINARY, "time": _I64,
-})  # fmt: skip
-SCHEDULES: Final = Kind(6, "schedules", place=None, time="time", columns={
-    "id": _I64, "action": _I16, "due": _I64, "body": _BINARY, "time": _I64,
-})  # fmt: skip
-CLEANED: Final = Kind(7, "cleaned", place=None, time="time", columns={
-    "segment": _I64, "first": _I64, "last": _I64, "outcome": _I16, "time": _I64, "position": _I64,
-})  # fmt: skip
-PRODUCER_COMMITS: Final = Kind(8, "producer_commits", place=None, time="time", columns={
-    "producer": _UTF8, "batch": _I64, "part": _I64, "final": _I16, "time": _I64,
-})  # fmt: skip
-
-KINDS: Final[dict[int, Kind]] = {
-    kind.number: kind
-    for kind in (MESSAGES, LEASES, SETTLEMENTS, POSITIONS, METADATA, SCHEDULES, CLEANED, PRODUCER_COMMITS)
-}
-
-
-class Span(NamedTuple):
-    """What a section's header says of its rows; the index is made of these and of nothing else."""
-
-    kind: int
-    log: int
-    rows: int
-    first: int
-    last: int
-    oldest: int
-    newest: int
+#: Bytes that are written one after the other.
+Parts = list[bytes]
 
 
 class Rows:
     """Rows to be written. Columns that are left out are null; `share` takes the payload column of other rows.
 
+    >>> from penstock.journal.kinds import SETTLEMENTS
     >>> rows = Rows(SETTLEMENTS, 1, 3, {"group": "default", "offset": range(7, 10), "outcome": 1, "time": 0})
     >>> rows.span().first, rows.span().last
     (7, 9)
     """
 
-    __slots__ = ("_encoded", "_placed", "_span", "bytes", "columns", "count", "kind", "log", "share", "spent")
+    kind: Kind
+    log: int
+    count: int
+    columns: dict[str, Values]
+    # Some are made for every call of every caller: what most never use is only on the class.
+    share: Rows | None = None
+    spent = False  # queued: the journal holds on to them, and they cannot be appended again
+    bytes = 0
+    _encoded: Parts | None = None
+    _span: Span | None = None
+    _placed = False
 
     def __init__(
         self, kind: Kind, log: int, count: int, columns: dict[str, Values], share: Rows | None = None
     ) -> None:
-        self.share: Rows | None
-        self.kind: Kind
-        self.count: int
         if type(count) is not int or not 1 <= count <= limits.FRAME_ROWS_MAX:
             raise InvalidArgument(f"a section holds 1 to {limits.FRAME_ROWS_MAX} rows, not {count!r}")
         if type(log) is not int or not 0 <= log <= limits.LOG_NUMBER_MAX:
@@ -169,12 +84,22 @@ class Rows:
         self.log = log
         self.count = count
         self.columns = dict(columns)
-        self.share = share
-        self._encoded: list[bytes] | None = None
-        self._span: Span | None = None
-        self._placed = False
-        self.spent = False  # queued: the journal holds on to them, and they cannot be appended again
-        self.bytes = 0
+        if share is not None:
+            self.share = share
+
+    @classmethod
+    def one(
+        cls, kind: Kind, log: int, columns: dict[str, Values], *, place: int, time_us: int, size: int
+    ) -> Rows:
+        """A single row whose values are known to fit, and to take at most `size` bytes: nothing is looked at once more."""
+        rows = cls.__new__(cls)
+        rows.kind = kind
+        rows.log = log
+        rows.count = 1
+        rows.columns = columns
+        rows.bytes = size
+        rows._span = Span(kind.number, log, 1, place, place, time_us, time_us)
+        return rows
 
     def place(self, expected: int) -> int:
         """Put messages at their log's next offsets, unless they came with their own; the offset behind them.
@@ -190,9 +115,7 @@ class Rows:
         _check_rising(columns["offset"], self.count)
         span = self.span()
         if span.first < expected:
-            raise InvalidArgument(
-                f"offset {span.first} of log {self.log} is taken: the next one is {expected}"
-            )
+            raise taken(self.log, span.first, expected)
         if span.last > limits.OFFSET_MAX:
             raise InvalidArgument(f"an offset is at most {limits.OFFSET_MAX}, not {span.last}")
         return span.last + 1
@@ -239,11 +162,14 @@ class Rows:
                     f"a cleaned range goes from an offset to a later one, not from {first} to {last}"
                 )
 
-    def encoded(self, shared_index: int | None) -> tuple[list[bytes], int]:
+    def encoded(self, shared_index: int | None) -> tuple[Parts, int]:
         """The section in parts, and its length. A batch is what it was when it was appended, whatever became of its lists."""
         if self._encoded is None:  # a single row, or several that were joined
-            single = _encode_one(self) if self.count == 1 else None
-            return single or _encode(self, shared_index)
+            laid_out = single.encode(self.kind, self.columns) if self.count == 1 else None
+            if laid_out is None:
+                return _encode(self, shared_index)
+            columns, size, body = laid_out
+            return [_header(self, columns, size) + body], size
         if self.share is None:
             return self._encoded, self.bytes
         parts = self._encoded.copy()
@@ -272,6 +198,11 @@ class Rows:
             return min(values), max(values)
         except (TypeError, ValueError) as error:
             raise InvalidArgument(f"column {column!r} takes whole numbers: {error}") from error
+
+
+def taken(log: int, offset: int, expected: int) -> InvalidArgument:
+    """What is said of messages that want an offset which was given before."""
+    return InvalidArgument(f"offset {offset} of log {log} is taken: the next one is {expected}")
 
 
 def _missing(kind: Kind, name: str) -> InvalidArgument:
@@ -412,7 +343,7 @@ def _encode(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
         form = type(values)
         if form is int and kind in _ONE_NUMBER:
             try:
-                coded.append((number, kind, _CONSTANT, 0, [_ONE_NUMBER[kind][1](values)]))
+                coded.append((number, kind, _CONSTANT, 0, [_ONE_NUMBER[kind](values)]))
             except struct.error as error:
                 raise InvalidArgument(
                     f"{values} does not fit column {name!r}, of type {kind.name}"
@@ -466,43 +397,9 @@ def _encode(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
     return [b"".join([*head, *data[:large]]), *data[large:]], place
 
 
-#: How one number is stored: padded to 8 bytes, by itself, and its own width.
-_ONE_NUMBER: Final = {
-    Type.I16: (struct.Struct("<h6x").pack, struct.Struct("<h").pack, 2),
-    Type.I32: (struct.Struct("<i4x").pack, struct.Struct("<i").pack, 4),
-    Type.I64: (struct.Struct("<q").pack, struct.Struct("<q").pack, 8),
-}
-_ENDS: Final = struct.Struct("<ii").pack
-_CONSTANT: Final = int(Encoding.CONSTANT)
-
-
-def _encode_one(rows: Rows) -> tuple[list[bytes], int] | None:
-    """The same for a single row, byte for byte: one message, one lease, one ack. None if it has a map, or much to carry."""
-    fields = rows.kind.fields
-    items = [(fields[name], value) for name, value in rows.columns.items() if value is not None]
-    place = HEADER_BYTES + (ENTRY_BYTES + PLACE_BYTES) * len(items)
-    for (_, kind), value in items:
-        if kind not in _ONE_NUMBER:
-            if kind is _MAP or len(value) >= _LARGE_BYTES:
-                return None
-            place += PLACE_BYTES
-    table: list[bytes] = []
-    data: list[bytes] = []
-    for (number, kind), value in items:
-        one = _ONE_NUMBER.get(kind)
-        if one is not None:
-            pack, _, width = one
-            table.append(_TABLE[1](number, kind, _CONSTANT, 1, 0, place, width))
-            data.append(pack(value))
-            place += 8
-            continue
-        raw = value.encode() if kind is _UTF8 else value
-        size = len(raw)
-        padding = -size & 7
-        table.append(_TABLE[2](number, kind, _CONSTANT, 2, 0, place, 8, place + 8, size))
-        data += (_ENDS(0, size), raw, _PADDING[padding])
-        place += 8 + size + padding
-    return [b"".join([_header(rows, len(items), place), *table, *data])], place
+#: How one number is stored by itself.
+_ONE_NUMBER: Final = {kind: struct.Struct(f"<{form}").pack for kind, (form, _) in layout.FIXED.items()}
+_CONSTANT: Final = int(layout.Encoding.CONSTANT)
 
 
 def _header(rows: Rows, columns: int, size: int) -> bytes:
@@ -510,125 +407,3 @@ def _header(rows: Rows, columns: int, size: int) -> bytes:
     bits = rows.kind.bits | (SHARES if rows.share is not None else 0)
     checked = CHECKED.pack(kind, bits, columns, count, log, size, first, last, oldest, newest)
     return checked + CRC.pack(zlib.crc32(checked))
-
-
-class Section:
-    """A section that was read: its header is checked, its columns are views, decoded when asked for.
-
-    It knows another section only if it shares with it: two that knew each other would keep their frame's bytes alive until the
-    garbage collector comes.
-    """
-
-    __slots__ = ("_columns", "_holders", "_shared", "_view", "columns_count", "kind_bits", "span")
-
-    def __init__(self, view: memoryview) -> None:
-        if len(view) < HEADER.size:
-            raise CorruptJournal("a section's header is cut short")
-        number, bits, columns, rows, log, size, first, last, oldest, newest, crc = HEADER.unpack_from(view)
-        if zlib.crc32(view[: CHECKED.size]) != crc or not HEADER.size <= size <= len(view):
-            raise CorruptJournal("a section's header does not match its checksum")
-        self.span = Span(number, log, rows, first, last, oldest, newest)
-        self.kind_bits = bits
-        self.columns_count = columns
-        self._view = view[:size]
-        self._columns: dict[int, Column] | None = None
-        self._shared: dict[int, int] = {}
-        self._holders: dict[int, Section] = {}
-
-    @property
-    def bytes(self) -> int:
-        """How many bytes of its frame it takes."""
-        return len(self._view)
-
-    @property
-    def kind(self) -> Kind | None:
-        """What its rows are, or None if this version does not know."""
-        return KINDS.get(self.span.kind)
-
-    @property
-    def log(self) -> int:
-        return self.span.log
-
-    @property
-    def rows(self) -> int:
-        return self.span.rows
-
-    def find_holders(self, earlier: Sequence[Section]) -> None:
-        """Know the sections whose columns this one shares, which must come before it."""
-        self._parse()
-        for number, index in self._shared.items():
-            if index >= len(earlier):
-                raise CorruptJournal("a section shares a column of one that is not before it")
-            self._holders[number] = earlier[index]
-        self._columns = None
-
-    def _parse(self) -> None:
-        table = self._view[HEADER.size :]
-        self._columns, self._shared = layout.parse(table, self._view, self.columns_count, self.rows)
-
-    def columns(self) -> dict[int, Column]:
-        """The columns as they are stored, by number; one that is not there is null in every row."""
-        if self._columns is None:
-            self._parse()
-            for number, holder in self._holders.items():
-                self._columns = {**(self._columns or {}), number: holder.columns()[number]}
-        return self._columns or {}
-
-    def column(self, name: str) -> Column | None:
-        """The column of that name as it is stored, or None if every value is null."""
-        kind = self.kind
-        if kind is None:
-            raise CorruptJournal(f"rows of kind {self.span.kind} are not known to this version of Penstock")
-        if name not in kind.fields:
-            raise InvalidArgument(f"{kind.name} have no column {name!r}; they have {list(kind.fields)}")
-        return self.columns().get(kind.fields[name].number)
-
-    def values(self, name: str) -> Sequence[Any]:
-        """A value for each row."""
-        column = self.column(name)
-        return [None] * self.rows if column is None else column.values()
-
-    def shares(self) -> int | None:
-        """The index in its frame of the section whose payloads these rows share."""
-        self.columns()
-        return self._shared.get(MESSAGES.fields["payload"].number) if self.kind is MESSAGES else None
-
-    def records(self) -> Iterator[Mapping[str, Any]]:
-        """The rows one by one, as dictionaries: for people and tests."""
-        names = list(self.kind.fields) if self.kind else []
-        lists = [self.values(name) for name in names]
-        for row in zip(*lists, strict=True):
-            yield dict(zip(names, row, strict=True))
-
-
-def sections(body: memoryview, count: int) -> list[Section]:
-    """The `count` sections of a frame's body, which must fill it exactly."""
-    found: list[Section] = []
-    at = 0
-    for _ in range(count):
-        section = Section(body[at:])
-        if section.kind_bits & SHARES:
-            section.find_holders(found)
-        if section.kind is None and section.kind_bits & MUST_KNOW:
-            raise CorruptJournal(
-                f"rows of kind {section.span.kind} are not known to this version of Penstock: a newer one wrote them"
-            )
-        found.append(section)
-        at += section.bytes
-    if at != len(body):
-        raise CorruptJournal("a frame's sections do not fill its body")
-    return found
-
-
-def intact_spans(body: memoryview) -> list[Span]:
-    """What can still be said of a damaged frame: the spans whose headers are whole, from the front."""
-    found: list[Span] = []
-    at = 0
-    while at + HEADER.size <= len(body):
-        try:
-            section = Section(body[at:])
-        except CorruptJournal:
-            break
-        found.append(section.span)
-        at += section.bytes
-    return found

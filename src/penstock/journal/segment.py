@@ -42,7 +42,8 @@ from penstock.journal.directory import FREE, TMP, Directory
 from penstock.journal.files import NO_ROOM, Files
 from penstock.journal.frame import EMPTY, SEAL, Body, Frame, Header
 from penstock.journal.index import SegmentIndex
-from penstock.journal.rows import CLEANED, KINDS, METADATA, Span, intact_spans
+from penstock.journal.kinds import CLEANED, KINDS, METADATA, Span
+from penstock.journal.section import intact_spans
 
 MAGIC: Final = b"PENSTOCK"
 VERSION: Final = 1
@@ -361,33 +362,28 @@ class Writer:
             with contextlib.suppress(OSError):
                 self._files.unlink(self._draft_path(directory, self.label.number))
 
-    def encoded(
-        self, content: Body, *, sequence: int, time_us: int, epoch: int, flags: int = 0
-    ) -> list[bytes]:
-        """A frame for the place behind the last one."""
-        return frames.encode(
-            content, generation=self.label.generation, sequence=sequence, position=self.end, time_us=time_us, epoch=epoch,
-            flags=flags,
-        )  # fmt: skip
+    def write(self, content: Body, sequence: int, time_us: int, epoch: int, flags: int = 0) -> None:
+        """Write a frame behind the last one, and change nothing else: made again, it writes the same bytes to the same place."""
+        end = self.end
+        data = frames.encode(content, self.label.generation, sequence, end, time_us, epoch, flags)
+        self._files.write(self.fd, data, end)
 
-    def write(self, data: list[bytes]) -> None:
-        """Write an encoded frame, and change nothing else: made again, it writes the same bytes to the same place."""
-        self._files.write(self.fd, data, self.end)
-
-    def advance(self, head: Header, spans: list[Span]) -> None:
+    def advance(self, content: Body, sequence: int, time_us: int, epoch: int) -> None:
         """Go behind a frame that was written."""
-        self.index.add(head, spans)
-        self.end = head.end
+        self.index.add_frame(self.end, sequence, time_us, epoch, content.spans)
+        self.end += frames.OVERHEAD + content.bytes
 
     def append_moved(self, frame: Frame) -> None:
         """Write a frame of another segment behind the last one."""
-        self.write(frames.moved(frame, generation=self.label.generation, position=self.end))
-        self.advance(frame.header._replace(position=self.end), frame.spans())
+        head = frame.header
+        data = frames.moved(frame, generation=self.label.generation, position=self.end)
+        self._files.write(self.fd, data, self.end)
+        self.index.add_frame(self.end, head.sequence, head.time_us, head.epoch, frame.spans())
+        self.end += head.bytes
 
     def seal(self, *, sequence: int, time_us: int, epoch: int) -> None:
         """Say that this is the end, and sync. `sequence` is the one the next segment begins with."""
-        data = self.encoded(EMPTY, sequence=sequence, time_us=time_us, epoch=epoch, flags=SEAL)
-        self.write(data)
+        self.write(EMPTY, sequence, time_us, epoch, SEAL)
         self.end += frames.OVERHEAD
         self.sync()
 

@@ -16,7 +16,8 @@ from typing import Final
 import msgspec
 
 from penstock import limits
-from penstock.journal.rows import CLEANED, MESSAGES, METADATA, Section, Span
+from penstock.journal.kinds import CLEANED, MESSAGES, METADATA, Span
+from penstock.journal.section import Section
 from penstock.ranges import RangeSet
 
 #: Outcomes among the cleaned ranges that are the journal's own; those of its callers are not negative.

@@ -31,9 +31,10 @@ from penstock.journal.directory import Directory
 from penstock.journal.files import NO_ROOM
 from penstock.journal.frame import Body
 from penstock.journal.holdings import Draft, Holdings
+from penstock.journal.kinds import CLEANED, LEASES, METADATA, POSITIONS, SETTLEMENTS, Kind
 from penstock.journal.mark import Mark, MarkFile
 from penstock.journal.recovery import Recovery
-from penstock.journal.rows import CLEANED, LEASES, METADATA, POSITIONS, SETTLEMENTS, Kind, Rows, merge
+from penstock.journal.rows import Rows, merge
 from penstock.journal.segment import Writer
 from penstock.journal.state import State
 from penstock.journal.view import SegmentInfo
@@ -197,27 +198,26 @@ class Tail:
 
     def _commit_frame(self, rows: Sequence[Rows]) -> BaseException | None:
         """Write a frame, then take in what it says. The only place where a sequence number is given."""
-        active = self.held.active
+        held = self.held
+        active = held.active
         sequence = self.sequence + 1
-        self.time_us = time_us = max(self._clock.now_us(), self.time_us)
-        (content, data), early = finishing(self._frame, rows, sequence, time_us)
-        _, late = finishing(active.write, data)
+        time_us = self._clock.now_us()
+        if time_us < self.time_us:
+            time_us = self.time_us
+        self.time_us = time_us
+        content, interrupted = finishing(self._write_frame, rows, sequence, time_us)
         with self.lock:
-            head = frames.Header(
-                0, len(content.spans), active.label.generation, sequence, active.end, time_us, self.epoch,
-                content.bytes, content.messages, 0,
-            )  # fmt: skip
-            active.advance(head, content.spans)
-            self.held.info.end = active.end
+            active.advance(content, sequence, time_us, self.epoch)
+            held.info.end = active.end
             self.sequence = sequence
             self.state.apply(content.spans, content.sections)
-        return late or early
+        return interrupted
 
-    def _frame(self, rows: Sequence[Rows], sequence: int, time_us: int) -> tuple[Body, list[bytes]]:
-        """The commit's sections, and its bytes for the place behind the last frame. It changes nothing."""
+    def _write_frame(self, rows: Sequence[Rows], sequence: int, time_us: int) -> Body:
+        """Write the commit behind the last frame, and change nothing else."""
         content = frames.body(merge(rows) if len(rows) > 1 else rows)
-        data = self.held.active.encoded(content, sequence=sequence, time_us=time_us, epoch=self.epoch)
-        return content, data
+        self.held.active.write(content, sequence, time_us, self.epoch)
+        return content
 
     # --- syncing ---
 

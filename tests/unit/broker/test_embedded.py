@@ -316,7 +316,7 @@ def test_closing_with_a_deadline_refuses_what_is_settled(place: Place) -> None:
     place.queue.ack_many([first])
     second.nack()
     assert not closing.done()
-    place.queue._settle([third], "ack")
+    place.queue.ack_many([third])
     closing.result(PATIENCE_S)
     with pytest.raises(BrokerClosed):
         third.ack()

@@ -418,7 +418,7 @@ def test_a_closing_broker_takes_the_short_way() -> None:
         with pytest.raises(BrokerClosed):
             queue.publish(b"z")
     finally:
-        queue._settle([second], "ack")
+        queue.ack_many([second])
         closing.result(PATIENCE_S)
 
 

@@ -17,7 +17,7 @@ import pytest
 from penstock.checkup import Checkup, repair, verify
 from penstock.checkup.examination import Finding
 from penstock.errors import CorruptJournal, DirectoryLocked, PenstockError
-from penstock.journal import envelope, rows
+from penstock.journal import envelope, kinds
 from penstock.journal import frame as frames
 from penstock.journal import summary as summaries
 from penstock.journal.cleaner import DeadRange, clean
@@ -25,7 +25,8 @@ from penstock.journal.directory import Directory
 from penstock.journal.files import Files
 from penstock.journal.frame import Body, Frame
 from penstock.journal.journal import Journal
-from penstock.journal.rows import CLEANED, HEADER, METADATA, Kind, Rows, messages
+from penstock.journal.kinds import CLEANED, HEADER, METADATA, Kind
+from penstock.journal.rows import Rows, messages
 from penstock.journal.segment import Scan, decode_label
 from penstock.journal.state import DAMAGED
 from tests.unit.journal.specimen import Specimen, batch, flip, make, offsets_of, reopened, set_mark
@@ -459,9 +460,9 @@ def test_frame_whose_table_of_columns_is_nonsense_can_be_opened_and_mended(
     with Journal(path) as journal:
         journal.commit([Rows(kind, 1, 1, {"time": 5})])
         frame = list(journal.frames())[1]
-    checked = rows.CHECKED.unpack_from(frame.body)
-    head = rows.CHECKED.pack(*checked[:2], 60_000, *checked[3:])  # so many columns
-    body = head + rows.CRC.pack(zlib.crc32(head)) + bytes(frame.body[rows.HEADER.size :])
+    checked = kinds.CHECKED.unpack_from(frame.body)
+    head = kinds.CHECKED.pack(*checked[:2], 60_000, *checked[3:])  # so many columns
+    body = head + kinds.CRC.pack(zlib.crc32(head)) + bytes(frame.body[kinds.HEADER.size :])
     rewritten(path, 1, frame, 1, body)
     assert only(verify(path)).what == "columns"
     with Journal(path) as journal:
@@ -474,9 +475,9 @@ def test_rows_that_only_a_newer_version_knows_stop_verify_and_opening(tmp_path: 
     with Journal(path) as journal:
         journal.commit([Rows(METADATA, 1, 1, {"time": 5})])
         frame = list(journal.frames())[1]
-    head = rows.CHECKED.pack(99, *rows.CHECKED.unpack_from(frame.body)[1:])
+    head = kinds.CHECKED.pack(99, *kinds.CHECKED.unpack_from(frame.body)[1:])
     rewritten(
-        path, 1, frame, 1, head + rows.CRC.pack(zlib.crc32(head)) + bytes(frame.body[rows.HEADER.size :])
+        path, 1, frame, 1, head + kinds.CRC.pack(zlib.crc32(head)) + bytes(frame.body[kinds.HEADER.size :])
     )
     for attempt in (verify, Journal):
         with pytest.raises(CorruptJournal, match="a newer one wrote them"):

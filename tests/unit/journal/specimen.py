@@ -11,8 +11,9 @@ from penstock.journal import mark as marks
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
+from penstock.journal.kinds import CLEANED, METADATA, SETTLEMENTS
 from penstock.journal.mark import Mark
-from penstock.journal.rows import CLEANED, METADATA, SETTLEMENTS, Rows, messages
+from penstock.journal.rows import Rows, messages
 
 Commit = tuple[int, tuple[tuple[tuple[str, Any], ...], ...]]
 

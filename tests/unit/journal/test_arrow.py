@@ -10,7 +10,8 @@ import pyarrow as pa
 from penstock.journal import arrow
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
-from penstock.journal.rows import MESSAGES, SETTLEMENTS, Rows, messages
+from penstock.journal.kinds import MESSAGES, SETTLEMENTS
+from penstock.journal.rows import Rows, messages
 
 
 def written(tmp_path: Path, rows: list[Rows]) -> Frame:

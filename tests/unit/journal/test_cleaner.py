@@ -15,7 +15,8 @@ from penstock.journal.cleaner import Dead, DeadRange, clean
 from penstock.journal.columns import Type
 from penstock.journal.damage import STATE
 from penstock.journal.journal import Journal
-from penstock.journal.rows import MESSAGES, SETTLEMENTS, Kind, Rows, messages
+from penstock.journal.kinds import MESSAGES, SETTLEMENTS, Kind
+from penstock.journal.rows import Rows, messages
 from tests.unit.journal.specimen import batch, flip
 from tests.unit.journal.watched import Order, Watched, failing, nothing
 

@@ -14,16 +14,8 @@ from penstock.clock import ManualClock
 from penstock.journal.cleaner import DeadRange, clean
 from penstock.journal.files import Files
 from penstock.journal.journal import Journal
-from penstock.journal.rows import (
-    LEASES,
-    METADATA,
-    POSITIONS,
-    PRODUCER_COMMITS,
-    SCHEDULES,
-    SETTLEMENTS,
-    Rows,
-    messages,
-)
+from penstock.journal.kinds import LEASES, METADATA, POSITIONS, PRODUCER_COMMITS, SCHEDULES, SETTLEMENTS
+from penstock.journal.rows import Rows, messages
 from tests.unit.journal.specimen import content
 
 GOLDEN = Path(__file__).parent / "golden" / "v1"

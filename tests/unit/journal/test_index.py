@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from penstock import limits
 from penstock.journal.frame import Header
 from penstock.journal.index import LogIndex, SegmentIndex
-from penstock.journal.rows import MESSAGES, Span
+from penstock.journal.kinds import MESSAGES, Span
 
 
 def head(sequence: int, position: int) -> Header:

@@ -29,8 +29,9 @@ from penstock.errors import (
 from penstock.journal.commit import Ticket
 from penstock.journal.files import Files
 from penstock.journal.journal import Journal
+from penstock.journal.kinds import CLEANED, LEASES, METADATA, SETTLEMENTS
 from penstock.journal.reading import JournalReader
-from penstock.journal.rows import CLEANED, LEASES, METADATA, SETTLEMENTS, Rows, messages
+from penstock.journal.rows import Rows, messages
 from penstock.journal.segment import Scan, decode_label
 from penstock.journal.tail import Durability
 from tests.unit.journal.specimen import batch, content

@@ -29,7 +29,8 @@ from penstock.journal.cleaner import DeadRange
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
-from penstock.journal.rows import CLEANED, MESSAGES, METADATA, SETTLEMENTS, Rows, messages
+from penstock.journal.kinds import CLEANED, MESSAGES, METADATA, SETTLEMENTS
+from penstock.journal.rows import Rows, messages
 
 Answer = TypeVar("Answer")
 Row = tuple[str, int, dict[str, Any]]

@@ -10,9 +10,19 @@ import pytest
 
 from penstock import limits
 from penstock.errors import CorruptJournal, InvalidArgument
-from penstock.journal import rows as sections
+from penstock.journal import section as sections
 from penstock.journal.frame import body
-from penstock.journal.rows import LEASES, MESSAGES, METADATA, MUST_KNOW, SETTLEMENTS, Rows, messages
+from penstock.journal.kinds import (
+    CHECKED,
+    CLEANED,
+    HEADER,
+    LEASES,
+    MESSAGES,
+    METADATA,
+    MUST_KNOW,
+    SETTLEMENTS,
+)
+from penstock.journal.rows import Rows, merge, messages
 
 
 def written(*batch: Rows) -> list[sections.Section]:
@@ -48,7 +58,7 @@ def test_single_messages_of_a_log_become_one_section() -> None:
     batch = [message(1, n, b"p%d" % n, key="k" if n % 2 else None) for n in range(5)]
     for rows in batch:
         rows.prepare(alone=False)
-    (merged,) = sections.merge(batch)
+    (merged,) = merge(batch)
     (section,) = written(merged)
     assert section.rows == 5
     assert list(section.values("payload")) == [b"p%d" % n for n in range(5)]
@@ -70,7 +80,7 @@ def test_merging_never_moves_rows_past_others_of_their_log_or_past_metadata() ->
     ]
     for rows in batch:
         rows.prepare(alone=False)
-    merged = sections.merge(batch)
+    merged = merge(batch)
     assert [(m.kind.name, m.log, m.count) for m in merged] == [
         ("messages", 1, 2), ("messages", 2, 2), ("leases", 1, 1), ("messages", 1, 1), ("metadata", 9, 1),
         ("messages", 2, 1),
@@ -81,7 +91,7 @@ def test_a_batch_is_not_merged() -> None:
     batch = [messages(1, [b"a", b"b"], ids=range(2), timestamp=0, offset=range(2)), message(1, 2)]
     for rows in batch:
         rows.prepare(alone=False)
-    assert len(sections.merge(batch)) == 2
+    assert len(merge(batch)) == 2
 
 
 def test_payloads_that_are_shared_are_stored_once() -> None:
@@ -133,13 +143,13 @@ def test_the_bytes_said_in_advance_are_never_too_few() -> None:
     ]
     for rows in singles:
         rows.prepare(alone=False)
-    assert body(sections.merge(singles)).bytes <= sum(rows.bytes for rows in singles)
+    assert body(merge(singles)).bytes <= sum(rows.bytes for rows in singles)
     for rows in singles:
         assert body([rows]).bytes <= rows.bytes
 
 
 def stranger(kind: int, bits: int) -> bytes:
-    head = sections.CHECKED.pack(kind, bits, 0, 1, 5, sections.HEADER.size, 0, 0, 0, 0)
+    head = CHECKED.pack(kind, bits, 0, 1, 5, HEADER.size, 0, 0, 0, 0)
     return head + struct.pack("<I", zlib.crc32(head))
 
 
@@ -218,7 +228,7 @@ def test_sharing_that_cannot_be_is_refused_and_a_share_of_a_share_is_of_the_firs
 @pytest.mark.parametrize("bad", [{"first": 5, "last": 3}, {"first": -1, "last": 3}, {"first": 5}])
 def test_a_cleaned_range_that_cannot_be_is_refused_before_it_stops_every_opening(bad: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
-        Rows(sections.CLEANED, 1, 1, {**bad, "outcome": 1, "time": 0}).prepare(alone=False)
+        Rows(CLEANED, 1, 1, {**bad, "outcome": 1, "time": 0}).prepare(alone=False)
 
 
 def test_equal_payloads_are_stored_once() -> None:

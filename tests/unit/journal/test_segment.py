@@ -116,7 +116,7 @@ def test_a_frame_whose_number_does_not_rise_is_not_served(tmp_path: Path) -> Non
         rows = messages(1, [b"%d" % sequence], ids=1, timestamp=0, offset=sequence)
         rows.prepare(alone=True)
         content = frames.body([rows])
-        writer.write(writer.encoded(content, sequence=sequence, time_us=0, epoch=1))
+        writer.write(content, sequence, 0, 1)
         writer.end += frames.OVERHEAD + content.bytes
     found = list(Scan(directory.files, writer.fd, writer.label, limit=writer.end))
     writer.close()

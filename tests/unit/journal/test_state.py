@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 
 from penstock.journal.frame import body
-from penstock.journal.rows import CLEANED, METADATA, Rows, messages
+from penstock.journal.kinds import CLEANED, METADATA
+from penstock.journal.rows import Rows, messages
 from penstock.journal.state import DAMAGED, MENDED, State, Stored
 
 
