@@ -1,9 +1,13 @@
-"""The shell for asyncio: the objects of `sync`, with `await`. Nothing here blocks the loop: commits are made by a thread."""
+"""The shell for asyncio: the objects of `sync`, with `await`.
+
+The loop neither writes nor syncs: commits are made by a thread. It reads messages that are no longer in memory, and waits for the broker's lock as
+threads do.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Generator, Iterable, Mapping
+from collections.abc import Generator, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import Any, Self
@@ -114,8 +118,8 @@ class Queue:
         """A consumer, to be iterated over; closing it gives back what it has not settled."""
         name, ahead = calls.consumer_name(consumer), calls.prefetch(prefetch)
         keep = not calls.flag("auto_ack", auto_ack)
-        await self._port.attach(self._log, DEFAULT_GROUP, name).get()
-        return Consumer(self, name, ahead, keep=keep)
+        given = await self._port.attach(self._log, DEFAULT_GROUP, name).get()
+        return Consumer(self, given, ahead, keep=keep)
 
     # --- settling ---
 
@@ -147,8 +151,7 @@ class Queue:
 
     async def stats(self) -> QueueStats:
         """What it holds now."""
-        found: QueueStats = await self._port.describe(self._log.namespace, self.name).get()
-        return found
+        return await self._port.describe(self._log).get()
 
     async def purge(self) -> int:
         """Remove every message that is not leased; how many there were."""
@@ -175,7 +178,7 @@ class Queue:
         dead = await self._port.change(self._log, "redrive").get()
         plan = calls.Redrive(self._port, dead, where, limit, rate, to)
         while plan.more():
-            plan.moved_some(await plan.step().get())
+            plan.took(await plan.step().get())
             if pause_s := plan.pause_s():
                 await asyncio.sleep(pause_s)
         return plan.moved
@@ -209,14 +212,19 @@ class Consumer:
         """They were processed: all of them, or an error and none."""
         await self._queue.ack_many(found)
 
-    async def __aiter__(self) -> AsyncIterator[Delivery]:
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Delivery:
+        """The next message, however long it takes; the end is when this consumer, or the broker, is closed."""
         while not self._closed:
             try:
                 found = await self.receive_many(1, None)
             except BrokerClosed:
-                return
-            for one in found:
-                yield one
+                break
+            if found:
+                return found[0]
+        raise StopAsyncIteration
 
     async def close(self) -> None:
         """Give back what was handed out and not settled."""
@@ -257,8 +265,7 @@ class Broker:
 
     async def list_queues(self) -> list[str]:
         """The names of all queues, but not those of dead letters."""
-        found: list[str] = await self._port.describe(self._namespace).get()
-        return found
+        return await self._port.names(self._namespace).get()
 
     async def stats(self) -> BrokerStats:
         """What the broker knows of itself, the journal's damage included."""

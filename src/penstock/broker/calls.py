@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
-from penstock.broker.port import Handle, Port
+from penstock.broker.port import Handle, Port, Redriven
 from penstock.broker.ticket import Ticket
 from penstock.clock import SECOND_US, Duration, duration_us
 from penstock.engine import letter
@@ -20,6 +20,9 @@ from penstock.names import check_name
 
 #: Dead letters that are moved in one unit.
 REDRIVE_AT_ONCE: Final = 100
+
+#: Who wants fewer than one in so long had better not wait for it.
+PAUSE_S_MAX: Final = 24 * 3600.0
 
 _numbers = itertools.count(1)
 _UNSAID: Final = (None,) * 6
@@ -124,27 +127,36 @@ class Redrive:
             check_name(to, kind="queue name", reserved_ok=True)
         self._rate = None if rate is None else _positive("rate", rate)
         self._to = to
-        self._last = -1
+        self._span: range | None = (
+            None  # offsets that are left to be looked at; at first, of all that are there
+        )
+        self._last = 0
         self.moved = 0
 
     def more(self) -> bool:
-        return self._log is not None and self._left > 0 and self._last != 0
+        return self._log is not None and self._left > 0 and (self._span is None or len(self._span) > 0)
 
     def step(self) -> Ticket[Any]:
         """Move some."""
         most = REDRIVE_AT_ONCE if self._rate is None else max(1, min(REDRIVE_AT_ONCE, int(self._rate)))
         if self._log is None:
             raise InvalidArgument("there are no dead letters to move")
-        return self._port.redrive(self._log, int(min(most, self._left)), where=self._matches, to=self._to)
+        return self._port.redrive(
+            self._log, int(min(most, self._left)), where=self._matches, to=self._to, span=self._span
+        )
 
-    def moved_some(self, moved: int) -> None:
-        self._last = moved
-        self.moved += moved
-        self._left -= moved
+    def took(self, step: Redriven) -> None:
+        """What became of a step."""
+        self._last = step.moved
+        self.moved += step.moved
+        self._left -= step.moved
+        self._span = step.left
 
     def pause_s(self) -> float:
         """How long to wait before the next step, to keep the rate."""
-        return self._last / self._rate if self._rate is not None and self.more() else 0.0
+        if self._rate is None or not self.more():
+            return 0.0
+        return float(min(self._last / self._rate, PAUSE_S_MAX))
 
     def pause(self) -> None:
         if pause_s := self.pause_s():

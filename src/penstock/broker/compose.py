@@ -8,7 +8,6 @@ messages share is one value: a batch of plain payloads costs a pass over them an
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from datetime import datetime
 from typing import Any
 
 from penstock.clock import SECOND_US, duration_us, to_us
@@ -90,13 +89,19 @@ def _none_or_list(values: Sequence[Any]) -> Any:
 
 
 def _expire_by_default(batch: Batch, end_us: int) -> None:
-    """What has no end of its own ends with the queue's ttl."""
+    """What has no end of its own ends with the queue's ttl, and must be due before that."""
+    if batch.deliver_at is not None:
+        moments = zip(_each(batch.deliver_at, batch), _each(batch.expires_at, batch), strict=True)
+        if any(end is None and due is not None and due >= end_us for due, end in moments):
+            raise InvalidArgument(
+                "delay or deliver_at is not before the end of the queue's ttl: the message would expire before it is due; "
+                "make it due earlier, or give it a later expires_at"
+            )
     if batch.expires_at is None:
         batch.expires_at = end_us
     elif type(batch.expires_at) is list:
         batch.expires_at = [end_us if moment is None else moment for moment in batch.expires_at]
 
 
-def moment_us(moment: datetime | None, field: str) -> int | None:
-    """An absolute time that may be left out."""
-    return None if moment is None else to_us(moment, field)
+def _each(column: Any, batch: Batch) -> list[Any]:
+    return column if isinstance(column, list) else [column] * len(batch.payloads)

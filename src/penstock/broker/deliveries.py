@@ -15,7 +15,7 @@ import msgspec
 
 from penstock.broker.port import Granted, Receipts
 from penstock.clock import to_datetime
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, LeaseLost
 
 
 class Leased(msgspec.Struct, gc=False, weakref=False):
@@ -119,8 +119,12 @@ def receipts(found: Iterable[Leased], queue: Any) -> list[Receipts]:
         if not issubclass(kind, Leased):
             raise InvalidArgument(f"a {kind.__name__} is not a delivery of the queue {queue.name!r}")
     for other in {one._queue for one in listed}:
-        if other is not queue and other.name != queue.name:
+        if other.name != queue.name:
             raise InvalidArgument(f"a delivery of the queue {other.name!r} is none of {queue.name!r}")
+        if other._port is not queue._port:
+            raise LeaseLost(
+                f"a delivery of {queue.name!r} was handed out by another broker, or by this one before it was opened again: drop the result"
+            )
     listed = [one for one in listed if one._number]
     return [_of_group(group, listed) for group in dict.fromkeys([one._group for one in listed])]
 

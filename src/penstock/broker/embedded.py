@@ -35,11 +35,13 @@ from penstock.broker import compose
 from penstock.broker.contents import MESSAGE_OVERHEAD_BYTES, bytes_of, fetching, message_of
 from penstock.broker.express import Arrival, Express, JournalExpress, visible_us
 from penstock.broker.ledger import DONE, JournalLedger, Ledger, MemoryLedger, events_of
-from penstock.broker.port import BrokerStats, Granted, Handle, How, QueueStats, Receipts
+from penstock.broker.lines import Lines
+from penstock.broker.port import BrokerStats, Granted, Handle, How, QueueStats, Receipts, Redriven
 from penstock.broker.shelf import JournalShelf, MemoryShelf, Shelf, runs_of
 from penstock.broker.ticket import Answer, Leasing, Record, Recorded, Ticket, Waiting
 from penstock.broker.upkeep import Upkeep
 from penstock.clock import SECOND_US, Clock, SystemClock
+from penstock.engine import dead
 from penstock.engine.change import Change
 from penstock.engine.engine import Engine, dead_letter_target
 from penstock.engine.events import Batch
@@ -68,8 +70,12 @@ from penstock.message import Message
 from penstock.names import check_name, is_dead_letter_name
 from penstock.policy import Policy, altered, differences
 
-#: Dead letters that go back in one unit, at the most, unless one alone is larger.
+#: Dead letters that go back in one unit, at the most, unless one alone is larger; and how many are looked at for that, while others wait.
 REDRIVEN_BYTES: Final = 8 << 20
+SEEN_AT_ONCE: Final = 1000
+
+#: The timer looks at the clock at least so often. A clock that is set may be noticed later by so long.
+NAP_S: Final = 3600.0
 
 #: What is recorded of messages that the cleaner drops: every group had settled them, one way or another.
 SETTLED: Final = 0
@@ -89,8 +95,8 @@ class Embedded:
         self._whole = _Whole(self)
         self._ahead_us = clock.now_us() - clock.monotonic_us()
         self._engine_us = 0  # when it was last looked at
-        self._waiting: dict[tuple[Log, str], deque[Waiting]] = {}
-        self._patience: list[Waiting] = []  # those who wait for a limited time
+        self._lines = Lines()
+        self._following = False
         self._on_the_way: deque[Change | Arrival] = deque()  # published, and not yet durable
         self._failure: PenstockError | None = None
         self._upkeep: Upkeep | None = None
@@ -130,21 +136,31 @@ class Embedded:
         if self._draining and not settling:
             raise BrokerClosed(CLOSED)
         now_us = self._now()
-        next_us = self._engine.next_us
-        if next_us is not None and next_us <= now_us:
-            happened = Change()
-            self._engine.advance(now_us, happened)
-            if happened:
-                self._loose = self._record(happened)
-                self._set_timer(now_us)
-            else:
-                self._follow()
+        if self._advance(now_us):
+            self._follow()
         return now_us, Change()
+
+    def _advance(self, now_us: int) -> bool:
+        """With the lock held: let happen what has fallen due, and have it recorded; whether there was anything."""
+        next_us = self._engine.next_us
+        if next_us is None or next_us > now_us:
+            return False
+        happened = Change()
+        self._engine.advance(now_us, happened)
+        if happened:
+            self._loose = self._append(happened)
+            self._set_timer(now_us)
+        return True
 
     # --- recording ---
 
     def _record(self, change: Change, *, sync: bool = True) -> Record:
         """With the lock held: append what a command did, and do what follows from it."""
+        record = self._append(change, sync=sync)
+        self._follow()
+        return record
+
+    def _append(self, change: Change, *, sync: bool = True) -> Record:
         record: Record | None = None
         for unit in change.units():
             for log, _, batch in unit.arrivals:
@@ -160,7 +176,6 @@ class Embedded:
             except BaseException as error:
                 self._fail(error)
                 raise
-        self._follow()
         return self._ledger.flush() if record is None else record
 
     def _arrival(self, unit: Change) -> Callable[[], None] | None:
@@ -180,14 +195,27 @@ class Embedded:
         """With the lock held: what was published is durable, unless memory is in doubt anyway."""
         if self._failure is None or isinstance(self._failure, BrokerClosed):
             self._engine.arrive(arrivals, now_us)
+            self._advance(now_us)  # what expired while it was being recorded is given to nobody
             self._follow()
 
     def _follow(self) -> None:
-        """With the lock held: give messages that became ready to those who wait, and forget what nobody needs."""
+        """With the lock held: give messages that became ready to those who wait, and forget what nobody needs.
+
+        Serving them records leases, and what is recorded is followed up: by the one who follows already.
+        """
+        if self._following:
+            return
+        self._following = True
+        try:
+            self._follow_up()
+        finally:
+            self._following = False
+
+    def _follow_up(self) -> None:
         engine = self._engine
         while engine.stirred and self._failure is None:
             self._serve(engine.stirred.pop())
-        self._closed_to_express = self._draining or self._failure is not None or any(self._waiting.values())
+        self._closed_to_express = self._draining or self._failure is not None or self._lines.count > 0
         if self._upkeep is not None:
             self._upkeep.count()
         for gone in engine.gone:
@@ -281,18 +309,17 @@ class Embedded:
                 group, group.lanes, lane, contents, log.policy.max_message_bytes, visible_us(log)
             )
 
-    def describe(self, namespace: str, name: str | None = None) -> Ticket[Any]:
+    def names(self, namespace: str) -> Ticket[list[str]]:
         with self._lock, self._whole:
             self._begin()
-            answer: Any
-            if name is None:
-                answer = [found for found in self._engine.names(namespace) if not is_dead_letter_name(found)]
-            else:
-                log = self._engine.find(namespace, name)
-                if log is None:
-                    raise QueueNotFound(f"no queue named {name!r}; create it with create_queue({name!r})")
-                answer = self._stats_of(log)
-            return Answer(answer)
+            return Answer(
+                [found for found in self._engine.names(namespace) if not is_dead_letter_name(found)]
+            )
+
+    def describe(self, log: Handle) -> Ticket[QueueStats]:
+        with self._lock, self._whole:
+            self._begin()
+            return Answer(self._stats_of(self._alive(log)))
 
     def _stats_of(self, log: Log) -> QueueStats:
         group = min(log.groups.values(), key=lambda found: len(found.settled), default=None)
@@ -311,7 +338,7 @@ class Embedded:
             next_offset=log.next_offset,
             published=log.published,
             consumers=len(log.consumers),
-            waiting=sum(len(line) for (found, _), line in self._waiting.items() if found is log),
+            waiting=log.receivers,
         )
 
     def stats(self) -> BrokerStats:
@@ -349,10 +376,12 @@ class Embedded:
                 answer = self._engine.purge(found, now_us, change)
             elif (
                 what == "redrive"
-            ):  # what is to be redriven: this queue, or its dead letters if there are any
-                answer = found
-                if not self._engine.holds_dead_letters(found):
+            ):  # what is to be redriven: its dead letters if it has some, or itself if it holds those of others
+                answer = None
+                if not is_dead_letter_name(found.name):
                     answer = self._engine.find(found.namespace, dead_letter_target(found))
+                if answer is None and self._engine.holds_dead_letters(found):
+                    answer = found
             else:
                 answer = self._engine.dead_letters(found, now_us, change)
             return Recorded(answer, self._record(change)) if change else Answer(answer)
@@ -410,17 +439,14 @@ class Embedded:
             if wait_us is not None and wait_us <= 0:
                 return _NOTHING
             waiting = Waiting(
-                (found, group, count, consumer, keep),
-                None if wait_us is None else now_us + wait_us,
-                self._give_up,
-            )
-            self._waiting.setdefault((found, group), deque()).append(waiting)
-            found.receivers += 1
+                (found, group), count, consumer, keep=keep,
+                deadline_us=None if wait_us is None else now_us + wait_us, give_up=self._give_up,
+            )  # fmt: skip
+            self._lines.join(waiting)
             self._closed_to_express = True
-            if waiting.deadline_us is not None:
-                self._patience.append(waiting)
-                if self._timer_us is None or waiting.deadline_us < self._timer_us:
-                    self._set_timer(waiting.deadline_us)
+            deadline_us = waiting.deadline_us
+            if deadline_us is not None and (self._timer_us is None or deadline_us < self._timer_us):
+                self._set_timer(deadline_us)
             return waiting
 
     def _try_lease(
@@ -458,45 +484,39 @@ class Embedded:
     def _serve(self, log: Log) -> None:
         """With the lock held: lease for those who wait, in the order in which they came."""
         for name, group in log.groups.items():
-            line = self._waiting.get((log, name))
-            while line and group.lanes.count:
-                waiting = next((found for found in line if _is_active(log, found.request[3])), None)
-                if waiting is None:
+            for waiting in self._lines.of(log, name):
+                if not group.lanes.count:
                     break
-                _, _, count, consumer, keep = waiting.request
+                if not waiting.stands or not _is_active(log, waiting.consumer):
+                    continue
                 try:
-                    ticket = self._try_lease(log, group, count, consumer, keep, self._now(), Change())
+                    ticket = self._try_lease(
+                        log, group, waiting.count, waiting.consumer, waiting.keep, self._now(), Change()
+                    )
                 except PenstockError as error:
                     ticket = _Refused(error)
                 if ticket is None:
                     break
-                if waiting in line:  # not if the queue was deleted, or the broker failed, meanwhile
-                    line.remove(waiting)
-                    self._answer(waiting, ticket)
+                # He may have been answered meanwhile, if the queue was deleted, or the broker failed.
+                self._answer(waiting, ticket)
 
     def _answer(self, waiting: Waiting, ticket: Ticket[Any]) -> None:
-        self._leave(waiting)
-        if waiting.deadline_us is not None and waiting in self._patience:
-            self._patience.remove(waiting)
-        waiting.grant(ticket)
+        if self._leave(waiting):
+            waiting.grant(ticket)
 
-    def _leave(self, waiting: Waiting) -> None:
+    def _leave(self, waiting: Waiting) -> bool:
         """With the lock held: somebody no longer stands in line for a log, which may now be unused."""
-        log: Log = waiting.request[0]
-        log.receivers -= 1
+        if not self._lines.leave(waiting):
+            return False
+        log: Log = waiting.place[0]
         if not log.deleted:
             self._engine.use(log, self._now())
+        return True
 
     def _give_up(self, waiting: Waiting) -> None:
         """Somebody stops waiting. What was granted meanwhile goes back."""
-        log, group, *_ = waiting.request
         with self._lock, self._whole:
-            line = self._waiting.get((log, group))
-            if line is not None and waiting in line:
-                line.remove(waiting)
-                self._leave(waiting)
-            if waiting in self._patience:
-                self._patience.remove(waiting)
+            self._leave(waiting)
         if isinstance(waiting.outcome, Leasing):
             waiting.outcome.abandon()
 
@@ -538,7 +558,7 @@ class Embedded:
             self._require_room(SETTLEMENTS, MESSAGE_OVERHEAD_BYTES + 32 * len(offsets) + 4 * len(error or ""))
             if how == "ack":
                 engine.ack(found, group, offsets, numbers, now_us, change)
-                self._acked += len(offsets)
+                self._acked += len(set(offsets))
             elif how == "nack":
                 engine.nack(found, group, offsets, numbers, delay_us, error, now_us, change)
             elif how == "reject":
@@ -549,13 +569,17 @@ class Embedded:
                 self._settled.notify_all()
             return Recorded(None, self._record(change))
 
-    def attach(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
+    def attach(self, log: Handle, group: str, consumer: str) -> Ticket[str]:
         with self._lock, self._whole:
             self._begin()
             found = self._alive(log)
             found.group(group)
-            found.consumers[consumer] = found.consumers.get(consumer, 0) + 1
-            return Answer(None)
+            name, number = consumer, 1
+            while name in found.consumers:
+                number += 1
+                name = f"{consumer}~{number}"
+            found.consumers[name] = None
+            return Answer(name)
 
     def release(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
         with self._lock, self._whole:
@@ -574,16 +598,11 @@ class Embedded:
 
     def _detach(self, log: Log, group: str, consumer: str, now_us: int) -> None:
         """With the lock held: what a consumer waits for will not come, and the next one may be active."""
-        left = log.consumers.get(consumer, 0) - 1
-        if left > 0:
-            log.consumers[consumer] = left
-        else:
-            log.consumers.pop(consumer, None)
+        log.consumers.pop(consumer, None)
         self._engine.use(log, now_us)
-        line = self._waiting.get((log, group), ())
-        for waiting in [found for found in line if found.request[3] == consumer]:
-            self._waiting[log, group].remove(waiting)
-            self._answer(waiting, _NOTHING)
+        for waiting in self._lines.of(log, group):
+            if waiting.consumer == consumer:
+                self._answer(waiting, _NOTHING)
         self._engine.stirred.add(log)
 
     def extend(self, log: Handle, receipts: Receipts, wait_us: int) -> Ticket[None]:
@@ -624,8 +643,14 @@ class Embedded:
         return found
 
     def redrive(
-        self, log: Handle, count: int, *, where: Callable[[Message], bool] | None, to: str | None
-    ) -> Ticket[int]:
+        self,
+        log: Handle,
+        count: int,
+        *,
+        where: Callable[[Message], bool] | None,
+        to: str | None,
+        span: range | None,
+    ) -> Ticket[Redriven]:
         with self._lock, self._whole:
             now_us, change = self._begin()
             found = self._alive(log)
@@ -634,21 +659,46 @@ class Embedded:
                 target = self._engine.find(found.namespace, to)
                 if target is None:
                     raise QueueNotFound(f"no queue named {to!r}; create it with create_queue({to!r})")
-            # One whose origin was deleted stays, and does not stand in the way of the others.
-            chosen = _within(
-                self._upcoming(
-                    found,
-                    count,
-                    lambda message: (
-                        (where is None or where(message))
-                        and (target is not None or self._engine.origin(found, message.headers) is not None)
-                    ),
-                ),
-                REDRIVEN_BYTES,
+                if target is found:
+                    raise InvalidArgument(f"{to!r} holds these dead letters: redrive them to another queue")
+            chosen, left = self._to_redrive(
+                found, target, count, where, range(found.arrived) if span is None else span
             )
-            self._require_room(MESSAGES, sum(MESSAGE_OVERHEAD_BYTES + 2 * len(m.payload) for _, m in chosen))
-            moved = self._engine.redrive(found, [offset for offset, _ in chosen], target, now_us, change)
-            return Recorded(moved, self._record(change)) if change else Answer(moved)
+            moved = dead.redrive(self._engine, found, chosen, target, now_us, change)
+            if len(moved) < len(chosen):  # there was no room for all of them
+                left = range(next(offset for offset in chosen if offset not in moved), left.stop)
+            answer = Redriven(len(moved), left)
+            return Recorded(answer, self._record(change)) if change else Answer(answer)
+
+    def _to_redrive(
+        self, log: Log, target: Log | None, count: int, where: Callable[[Message], bool] | None, span: range
+    ) -> tuple[list[int], range]:
+        """With the lock held: the first dead letters within a span of offsets that go back, and what of it was not looked at yet.
+
+        One whose origin was deleted stays, and does not stand in the way of the others.
+        """
+        chosen: list[int] = []
+        size = seen = 0
+        group = log.group()
+        for gap in group.settled.gaps(span.start, span.stop):
+            for offset in gap:
+                batch = self._shelf.get(log.number, offset)
+                if batch is not None and offset not in group.leases:
+                    message = message_of(batch, offset - batch.first)
+                    whole = target is not None or dead.origin(self._engine, log, message.headers) is not None
+                    if whole and (where is None or where(message)):
+                        more = MESSAGE_OVERHEAD_BYTES + bytes_of(
+                            batch.part(offset - batch.first, offset - batch.first + 1)
+                        )
+                        if chosen and size + more > REDRIVEN_BYTES:
+                            return chosen, range(offset, span.stop)
+                        chosen.append(offset)
+                        size += more
+                        self._require_room(MESSAGES, size)
+                seen += 1
+                if len(chosen) == count or seen == SEEN_AT_ONCE:
+                    return chosen, range(offset + 1, span.stop)
+        return chosen, range(0)
 
     # --- the timer ---
 
@@ -681,7 +731,7 @@ class Embedded:
         if self._timer_us is None:
             self._tick.wait()
         elif self._timer_us > self._now():
-            self._tick.wait((self._timer_us - self._now()) / SECOND_US)
+            self._tick.wait(min((self._timer_us - self._now()) / SECOND_US, NAP_S))
         else:
             return self._look_at_the_clock()
         return None
@@ -693,29 +743,25 @@ class Embedded:
         """
         now_us, _ = self._begin(settling=True)
         record, self._loose = self._loose, None
-        for waiting in [waiting for waiting in self._patience if (waiting.deadline_us or 0) <= now_us]:
-            log, group, *_ = waiting.request
-            self._waiting[log, group].remove(waiting)
+        for waiting in self._lines.out_of_patience(now_us):
             self._answer(waiting, _NOTHING)
-        moments = [waiting.deadline_us for waiting in self._patience if waiting.deadline_us is not None]
-        if self._engine.next_us is not None:
-            moments.append(self._engine.next_us)
+        moments = [moment for moment in (self._lines.next_us, self._engine.next_us) if moment is not None]
         self._timer_us = min(moments, default=None)
+        self._closed_to_express = self._draining or self._failure is not None or self._lines.count > 0
+        self._settled.notify_all()  # leases may have ended
         return record
 
     # --- the end ---
 
     def _dismiss(self, log: Log) -> None:
         """With the lock held: a queue is gone, and those who wait for it wait in vain."""
-        for (found, _), line in self._waiting.items():
-            while found is log and line:
-                self._answer(line.popleft(), _Refused(QueueNotFound(f"the queue {log.name!r} was deleted")))
+        for waiting in self._lines.of_log(log):
+            self._answer(waiting, _Refused(QueueNotFound(f"the queue {log.name!r} was deleted")))
 
     def _wake_all(self, error: PenstockError) -> None:
-        for line in self._waiting.values():
-            while line:
-                line.popleft().grant(_Refused(error))
-        self._patience.clear()
+        for waiting in self._lines.everybody():
+            if self._lines.leave(waiting):
+                waiting.grant(_Refused(error))
         self._tick.notify_all()
 
     def close(self, timeout_s: float | None = None) -> None:
@@ -723,13 +769,13 @@ class Embedded:
 
         With a timeout, what is handed out may be settled for so long before. Who closes it once more waits until it is closed.
         """
-        with self._lock, self._whole:
-            self._draining = self._closed_to_express = True
-            self._wake_all(BrokerClosed(CLOSED))
         with self._closing:
             if self._closed:
                 return
             try:
+                with self._lock, self._whole:
+                    self._draining = self._closed_to_express = True
+                    self._wake_all(BrokerClosed(CLOSED))
                 if timeout_s is not None:
                     with self._lock:
                         self._settled.wait_for(self._nothing_is_leased, timeout_s)
@@ -772,6 +818,7 @@ class Embedded:
     def snapshot(self, journal: Journal) -> None:
         """Keep the engine's state. What is on its way will have arrived when the barrier is reached."""
         with self._lock, self._whole:
+            self._require_trust()
             state = self._engine.encode()
             coming = [
                 (log.number, first, batch) for unit in self._on_the_way for log, first, batch in unit.arrivals
@@ -789,9 +836,15 @@ class Embedded:
             state = twin.encode()
         journal.snapshot(state, barrier.wait())
 
+    def _require_trust(self) -> None:
+        """With the lock held: nothing is kept, or thrown away, by what an engine says that may be half changed."""
+        if self._failure is not None and not isinstance(self._failure, BrokerClosed):
+            raise fresh_copy(self._failure)
+
     def dead_ranges(self, number: int, first: int, last: int) -> list[DeadRange]:
         """Which messages of a log nobody needs any more, for the cleaner."""
         with self._lock, self._whole:
+            self._require_trust()
             log = self._engine.logs.get(number)
             if log is None:
                 return [DeadRange(first, last, SETTLED)]
@@ -904,15 +957,6 @@ def on_disk(
 
 
 # --- the rest ---
-
-
-def _within(found: list[tuple[int, Message]], size: int) -> list[tuple[int, Message]]:
-    """The first of them, as far as their payloads are within a size; at least one."""
-    for place, (_, message) in enumerate(found):
-        size -= len(message.payload)
-        if size < 0 and place:
-            return found[:place]
-    return found
 
 
 def _is_active(log: Log, consumer: str | None) -> bool:

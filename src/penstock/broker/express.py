@@ -137,7 +137,13 @@ class Express:
                 group = plain.group
                 leases = group.leases
                 lease = leases._by_offset.get(offset)
-                if lease is None or lease.number != number or group.tally or group.overdue:
+                if (
+                    lease is None
+                    or lease.number != number
+                    or group.tally
+                    or group.overdue
+                    or len(log.priorities) > log.runs_max
+                ):
                     return False
                 leases.remove(offset)
                 group.settled.add_one(offset)
@@ -288,6 +294,7 @@ class JournalExpress:
                 or lease.number != number
                 or group.tally
                 or group.overdue
+                or len(log.priorities) > log.runs_max
                 or not (now_us := self._now(ROW_BYTES_MAX))
             ):
                 return None

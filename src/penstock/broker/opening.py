@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,9 @@ def open(  # noqa: A001  # it is the name in the API
 
 
 def port(path: str | Path | None, clock: Clock | None, node: int, **settings: Any) -> Embedded:
+    # What failed together in several processes must not be retried together. Who brings a clock wants to see the same again.
+    seed = 0 if clock is not None else int.from_bytes(os.urandom(8), "little")
     if path is None:
         check_settings(**settings)  # a mistake is one in memory too
-        return in_memory(clock, node=node)
-    return on_disk(path, clock, node=node, **settings)
+        return in_memory(clock, node=node, seed=seed)
+    return on_disk(path, clock, node=node, seed=seed, **settings)

@@ -52,6 +52,13 @@ class Granted(NamedTuple):
     runs: list[Run]
 
 
+class Redriven(NamedTuple):
+    """How many dead letters were moved, and the offsets that were not looked at yet."""
+
+    moved: int
+    left: range
+
+
 How = Literal["ack", "nack", "reject", "requeue"]
 
 
@@ -97,8 +104,12 @@ class Port(Protocol):
         """A queue of that name: made if it does not exist (create=None), must not exist (True), or must (False)."""
         ...
 
-    def describe(self, namespace: str, name: str | None = None) -> Ticket[Any]:
-        """The names of a namespace's queues, or what one queue holds."""
+    def names(self, namespace: str) -> Ticket[list[str]]:
+        """The names of a namespace's queues."""
+        ...
+
+    def describe(self, log: Handle) -> Ticket[QueueStats]:
+        """What a queue holds."""
         ...
 
     def change(
@@ -129,8 +140,11 @@ class Port(Protocol):
         """End leases, all or none."""
         ...
 
-    def attach(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
-        """A consumer comes. With `single_active`, only the one that came first is given messages."""
+    def attach(self, log: Handle, group: str, consumer: str) -> Ticket[str]:
+        """A consumer comes; the name it goes by, which is another one if that is taken.
+
+        With `single_active`, only the one that came first is given messages.
+        """
         ...
 
     def release(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
@@ -148,9 +162,15 @@ class Port(Protocol):
         ...
 
     def redrive(
-        self, log: Handle, count: int, *, where: Callable[[Message], bool] | None, to: str | None
-    ) -> Ticket[int]:
-        """Move dead letters back, in one unit; how many."""
+        self,
+        log: Handle,
+        count: int,
+        *,
+        where: Callable[[Message], bool] | None,
+        to: str | None,
+        span: range | None,
+    ) -> Ticket[Redriven]:
+        """Move dead letters with offsets in a span, or of all that are there now, back, in one unit, up to so many."""
         ...
 
     def stats(self) -> BrokerStats:

@@ -6,7 +6,7 @@ with `await`; what both need (checking, composing, deliveries) stands in modules
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any, Self
 
@@ -134,8 +134,8 @@ class Queue:
         """A consumer, to be iterated over; closing it gives back what it has not settled."""
         name, ahead = calls.consumer_name(consumer), calls.prefetch(prefetch)
         keep = not calls.flag("auto_ack", auto_ack)
-        self._port.attach(self._log, DEFAULT_GROUP, name).wait()
-        return Consumer(self, name, ahead, keep=keep)
+        given = self._port.attach(self._log, DEFAULT_GROUP, name).wait()
+        return Consumer(self, given, ahead, keep=keep)
 
     # --- settling ---
 
@@ -167,8 +167,7 @@ class Queue:
 
     def stats(self) -> QueueStats:
         """What it holds now."""
-        found: QueueStats = self._port.describe(self._log.namespace, self.name).wait()
-        return found
+        return self._port.describe(self._log).wait()
 
     def purge(self) -> int:
         """Remove every message that is not leased; how many there were."""
@@ -200,7 +199,7 @@ class Queue:
         dead = self._port.change(self._log, "redrive").wait()
         plan = calls.Redrive(self._port, dead, where, limit, rate, to)
         while plan.more():
-            plan.moved_some(plan.step().wait())
+            plan.took(plan.step().wait())
             plan.pause()
         return plan.moved
 
@@ -234,13 +233,19 @@ class Consumer:
         """They were processed: all of them, or an error and none."""
         self._queue.ack_many(found)
 
-    def __iter__(self) -> Iterator[Delivery]:
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Delivery:
+        """The next message, however long it takes; the end is when this consumer, or the broker, is closed."""
         while not self._closed:
             try:
                 found = self.receive_many(1, None)
             except BrokerClosed:
-                return
-            yield from found
+                break
+            if found:
+                return found[0]
+        raise StopIteration
 
     def close(self) -> None:
         """Give back what was handed out and not settled."""
@@ -282,8 +287,7 @@ class Broker:
 
     def list_queues(self) -> list[str]:
         """The names of all queues, but not those of dead letters."""
-        found: list[str] = self._port.describe(self._namespace).wait()
-        return found
+        return self._port.names(self._namespace).wait()
 
     def stats(self) -> BrokerStats:
         """What the broker knows of itself, the journal's damage included."""

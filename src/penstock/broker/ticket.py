@@ -112,13 +112,21 @@ class Leasing(Generic[T]):
 
 
 class Waiting:
-    """A receive that waits. `outcome` is the ticket of what was granted, set once, by `grant`."""
+    """A receive that waits at a place: a log and a group. `outcome` is the ticket of what was granted, set once, by `grant`."""
 
-    __slots__ = ("_future", "_gate", "_loop", "deadline_us", "give_up", "outcome", "request")
+    __slots__ = (
+        "_future", "_gate", "_loop", "consumer", "count", "deadline_us", "give_up", "keep", "outcome", "place", "stands",
+    )  # fmt: skip
 
-    def __init__(self, request: Any, deadline_us: int | None, give_up: Any) -> None:
-        self.request = request
+    def __init__(
+        self, place: tuple[Any, str], count: int, consumer: str | None, *, keep: bool, deadline_us: int | None, give_up: Any
+    ) -> None:  # fmt: skip
+        self.place = place
+        self.count = count
+        self.consumer = consumer
+        self.keep = keep
         self.deadline_us = deadline_us
+        self.stands = False  # in a line: see `lines`
         self.give_up = give_up
         self.outcome: Ticket[Any] | None = None
         self._gate: threading.Lock | None = None

@@ -164,7 +164,7 @@ def _redrive(
         with output.progress_of(min(total, limit or total), "Redriving") as advance:
             while plan.more():
                 before = plan.moved
-                plan.moved_some(plan.step().wait())
+                plan.took(plan.step().wait())
                 advance(plan.moved - before)
                 plan.pause()
         return plan.moved

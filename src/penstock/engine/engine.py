@@ -20,17 +20,17 @@ command. Each log has one alarm in a heap, so a broker with ten thousand idle qu
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final
 
 import msgspec
 
 from penstock.clock import SECOND_US
-from penstock.engine import letter
+from penstock.engine import dead, letter, overflow
 from penstock.engine import log as logs
 from penstock.engine.chance import Chance
-from penstock.engine.change import Change, Content, Declaration, Fetch, Grant, add_row, empty_batch
+from penstock.engine.change import Change, Declaration, Fetch, Grant
 from penstock.engine.events import (
     Action,
     Batch,
@@ -40,6 +40,7 @@ from penstock.engine.events import (
     Outcome,
     Published,
     Settled,
+    parcels,
     rising,
     runs,
 )
@@ -47,20 +48,26 @@ from penstock.engine.group import Group
 from penstock.engine.lane import Piece
 from penstock.engine.lease import Lease
 from penstock.engine.log import Log
-from penstock.errors import CorruptJournal, DiskFull, InvalidArgument, MessageTooLarge, QueueFull, WrongKind
-from penstock.limits import ERROR_CHARS_MAX
+from penstock.errors import (
+    CorruptJournal,
+    DiskFull,
+    InvalidArgument,
+    MessageTooLarge,
+    PolicyConflict,
+    WrongKind,
+)
 from penstock.names import dead_letter_name, is_dead_letter_name
 from penstock.policy import Policy
+from penstock.ranges import RangeSet
 
 #: The epoch of the journal's owner stands above the counter in a lease's number.
 LEASE_NUMBER_BITS: Final = 40
 
-#: Dead letters that are moved in one unit: so many, and of so many bytes.
-BURIED_AT_ONCE: Final = 100
-BURIED_BYTES: Final = 8 << 20
+#: Messages that are scattered over a log and settled at once are settled so many in a unit.
+SETTLED_AT_ONCE: Final = 50_000
 
-#: More than the headers of a dead letter and its settlement take, an error of the greatest length included.
-LETTER_OVERHEAD_BYTES: Final = 4 * ERROR_CHARS_MAX + 4096
+#: So few are looked for one by one.
+FEW: Final = 8
 
 #: Dead letters wait for a person, who must find them as they were left.
 DEAD_LETTER_POLICY: Final = Policy.of(max_attempts=None)
@@ -101,9 +108,9 @@ class Engine:
         self._next_log = 1
         self._lease_number = 0
         self._chance = Chance(seed)
-        self._fetch = fetch
-        self._take_ids = take_ids
-        self._make_sure_of_room = make_room  # raises DiskFull
+        self.fetch = fetch
+        self.take_ids = take_ids
+        self.make_sure_of_room = make_room  # raises DiskFull
         self._alarms: list[tuple[int, int]] = []
 
     def begin_epoch(self, epoch: int) -> None:
@@ -169,11 +176,15 @@ class Engine:
 
     def holds_dead_letters(self, log: Log) -> bool:
         """Whether a log is where another one's dead letters go."""
-        return is_dead_letter_name(log.name) or bool(self._dead_targets.get((log.namespace, log.name)))
+        return is_dead_letter_name(log.name) or self.is_shared_grave(log)
+
+    def is_shared_grave(self, log: Log) -> bool:
+        """Whether others name a log as the place of their dead letters: beside them it may hold messages of its own."""
+        return bool(self._dead_targets.get((log.namespace, log.name)))
 
     def dead_letters(self, log: Log, now_us: int, change: Change) -> Log:
         """The queue of a log's dead letters, made if it does not exist."""
-        if self.holds_dead_letters(log):
+        if is_dead_letter_name(log.name):
             raise WrongKind(f"{log.name!r} holds dead letters itself and has none of its own")
         name = dead_letter_target(log)
         return self.find(log.namespace, name) or self.declare(
@@ -198,13 +209,13 @@ class Engine:
         if fresh is None:
             return ids
         if policy.max_depth is not None or policy.max_bytes is not None:
-            self._make_room(log, fresh, now_us, change)
+            overflow.make_room(self, log, fresh, now_us, change)
         if fresh.dedup_id is not None:
             log.remember(log.next_offset, fresh)
-        self._append(log, fresh, change)
+        self.append(log, fresh, change)
         return ids
 
-    def _append(self, log: Log, batch: Batch, change: Change) -> None:
+    def append(self, log: Log, batch: Batch, change: Change) -> None:
         if not log.groups:
             log.group()
         first = log.next_offset
@@ -217,41 +228,6 @@ class Engine:
             log.note_sizes(first, batch)
         change.events.append(Published(log.number, first, batch))
         change.arrivals.append((log, first, batch))
-
-    def _make_room(self, log: Log, batch: Batch, now_us: int, change: Change) -> None:
-        """Refuse a batch for which there is no room, or drop what is oldest, as the policy says."""
-        policy = log.policy
-        count, size = len(batch.ids), batch.size
-        too_many = log.depth + count - (policy.max_depth or log.depth + count)
-        too_large = log.bytes + size - (policy.max_bytes or log.bytes + size)
-        if too_many <= 0 and too_large <= 0:
-            return
-        if policy.overflow == "reject":
-            raise QueueFull(
-                f"{log.name!r} has {log.depth} messages of {log.bytes} bytes, and {count} more of {size} bytes are over its "
-                f"limit (max_depth={policy.max_depth}, max_bytes={policy.max_bytes}): publish again once consumers have caught up"
-            )
-        self._drop_head(log, too_many, too_large, now_us, change)
-
-    def _drop_head(self, log: Log, too_many: int, too_large: int, now_us: int, change: Change) -> None:
-        """Drop what would be delivered first, in every group that still has it ready."""
-        furthest = min(log.groups.values(), key=lambda found: len(found.settled), default=None)
-        victims: list[int] = []
-        for piece in furthest.lanes.pieces() if furthest is not None else ():
-            for offset in range(piece[1], piece[2]):
-                if len(victims) >= too_many and too_large <= 0:
-                    break
-                victims.append(offset)
-                too_large -= log.sizes.get(offset, 0)
-        if len(victims) < too_many or too_large > 0:
-            raise QueueFull(
-                f"{log.name!r} is full of messages that are leased or not due yet, and the batch is larger than what could be dropped"
-            )
-        for group in log.groups.values():
-            waiting = [
-                offset for offset in victims if offset not in group.settled and offset not in group.leases
-            ]
-            self._settle(log, group, sorted(waiting), Outcome.DROPPED, now_us, change)
 
     def arrive(self, arrivals: Sequence[tuple[Log, int, Batch]], now_us: int) -> None:
         """What was published is durable."""
@@ -312,7 +288,7 @@ class Engine:
 
     def lose(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
         """Messages that are stored no more cannot be handed out: their life is over."""
-        self._settle(log, group, offsets, Outcome.DROPPED, now_us, change)
+        self.settle_many(log, group, offsets, Outcome.DROPPED, now_us, change)
 
     # --- settling ---
 
@@ -335,24 +311,38 @@ class Engine:
     ) -> None:  # fmt: skip
         """Messages failed: each waits for its next attempt, or that was its last."""
         lease = group.require_leases(offsets, numbers)
-        most = self._attempts_max(log)
         given = sorted(set(offsets))
-        last = [offset for offset in given if most is not None and group.tally.get(offset) + 1 >= most]
         late = [offset for offset in given if offset in group.overdue]
         # First what may be refused for want of room.
-        self._bury(
+        dead.bury(
+            self,
             log,
             group,
-            [o for o in last if o not in group.overdue],
+            self._at_their_last(log, group, given),
             letter.MAX_ATTEMPTS,
             error,
             now_us,
             change,
         )
         self._expire_here(log, group, late, now_us, change)
-        for offset in given:
+        self._retry_the_rest(log, group, given, delay_us, error, lease.consumer, now_us, change)
+
+    def _at_their_last(self, log: Log, group: Group, offsets: list[int]) -> list[int]:
+        """Those that may not be attempted once more. What has expired meanwhile is not among them: that is what it died of."""
+        most = None if is_dead_letter_name(log.name) else log.policy.max_attempts
+        if most is None:
+            return []
+        last = [o for o in offsets if group.tally.get(o) + 1 >= most and o not in group.overdue]
+        return dead.mortal(self, log, last)
+
+    def _retry_the_rest(
+        self, log: Log, group: Group, offsets: list[int], delay_us: int | None, error: str | None, consumer: str | None,
+        now_us: int, change: Change,
+    ) -> None:  # fmt: skip
+        """Those that are still handed out wait for their next attempt."""
+        for offset in offsets:
             if offset in group.leases:
-                self._retry(log, group, offset, delay_us, error, lease.consumer, now_us, change)
+                self._retry(log, group, offset, delay_us, error, consumer, now_us, change)
 
     def _retry(
         self, log: Log, group: Group, offset: int, delay_us: int | None, error: str | None, consumer: str | None,
@@ -373,16 +363,17 @@ class Engine:
             self.stirred.add(log)
         self._set_alarm(log)
 
-    def _attempts_max(self, log: Log) -> int | None:
-        """How often a message may be attempted. A dead letter has nowhere else to go."""
-        return None if self.holds_dead_letters(log) else log.policy.max_attempts
-
     def reject(
         self, log: Log, group: Group, offsets: list[int], numbers: list[int], error: str | None, now_us: int, change: Change
     ) -> None:  # fmt: skip
         """Messages failed for good."""
-        group.require_leases(offsets, numbers)
-        self._bury(log, group, sorted(set(offsets)), letter.REJECTED, error, now_us, change)
+        lease = group.require_leases(offsets, numbers)
+        given = sorted(set(offsets))
+        late = [offset for offset in given if offset in group.overdue]
+        fresh = [offset for offset in given if offset not in group.overdue]
+        dead.bury(self, log, group, fresh, letter.REJECTED, error, now_us, change)
+        self._expire_here(log, group, late, now_us, change)
+        self._retry_the_rest(log, group, given, None, error, lease.consumer, now_us, change)
 
     def give_back(
         self, log: Log, group: Group, offsets: list[int], numbers: list[int], now_us: int, change: Change
@@ -411,31 +402,70 @@ class Engine:
         removed = 0
         for group in log.groups.values():
             before = len(group.settled)
-            ready = [range(piece[1], piece[2]) for piece in group.lanes.take(group.lanes.count)]
-            for run in sorted(ready, key=lambda found: found.start):
-                self.close(log, group, run, now_us)
-                change.events.append(_ended(log, group, run, Outcome.PURGED, now_us))
+            ready = sorted(
+                (range(piece[1], piece[2]) for piece in group.lanes.take(group.lanes.count)),
+                key=lambda run: run.start,
+            )
+            for found in parcels(ready, SETTLED_AT_ONCE):
+                self.close(log, group, found, now_us)
+                change.events.append(_ended(log, group, found, Outcome.PURGED, now_us))
+                change.cut()
             waiting = [o for gap in group.settled.gaps(0, log.arrived) for o in gap if o not in group.leases]
-            self._settle(log, group, waiting, Outcome.PURGED, now_us, change)
+            self.settle_many(log, group, waiting, Outcome.PURGED, now_us, change)
             removed = max(removed, len(group.settled) - before)
         return removed
 
-    def _settle(
+    def settle_many(
         self, log: Log, group: Group, offsets: list[int], outcome: Outcome, now_us: int, change: Change
     ) -> None:
-        """End the lives of messages, wherever they are. Their offsets rise."""
-        self.withdraw(log, group, offsets)
-        self.close(log, group, offsets, now_us)
-        for run in runs(offsets):
-            change.events.append(_ended(log, group, run, outcome, now_us))
+        """End the lives of messages, wherever they are, in as many units as they need. Their offsets rise."""
+        for found in parcels(runs(offsets), SETTLED_AT_ONCE):
+            self.settle(log, group, found, outcome, now_us, change)
+            if len(found) < len(offsets):
+                change.cut()
 
-    def withdraw(self, log: Log, group: Group, offsets: Iterable[int]) -> None:
-        for offset in offsets:
-            if not group.withdraw(offset, log.priorities.at(offset)):
-                log.awaited[offset] = log.awaited.get(offset, 0) + 1
-                if log.awaited[offset] == len(log.groups):
-                    del log.awaited[offset]
-                    log.withdrawn += 1
+    def settle(
+        self, log: Log, group: Group, offsets: Offsets, outcome: Outcome, now_us: int, change: Change
+    ) -> None:
+        """The same in one unit."""
+        if offsets:
+            self.withdraw(log, group, offsets)
+            self.close(log, group, offsets, now_us)
+            change.events.append(_ended(log, group, offsets, outcome, now_us))
+
+    def withdraw(self, log: Log, group: Group, offsets: Offsets) -> None:
+        """Take messages out, wherever they are. Their offsets rise."""
+        if len(offsets) <= FEW:
+            for offset in offsets:
+                self._withdraw_one(log, group, offset)
+            return
+        leased = [offset for offset in offsets if offset in group.leases] if group.leases else []
+        if leased:
+            group.leases.remove_all(leased)
+            offsets = sorted(set(offsets).difference(leased))
+        by_priority: dict[int, list[range]] = {}
+        for run in runs(offsets):
+            for priority, start, stop in log.priorities.parts(run.start, run.stop):
+                by_priority.setdefault(priority, []).append(range(start, stop))
+        ready = RangeSet()
+        taken = [
+            piece
+            for priority, found in by_priority.items()
+            for piece in group.lanes.remove_all(priority, found)
+        ]
+        for _, start, stop, _ in sorted(taken, key=lambda piece: piece[1]):
+            ready.add(start, stop)
+        for run in runs(offsets):
+            for gap in ready.gaps(run.start, run.stop):
+                for offset in gap:
+                    self._withdraw_one(log, group, offset)
+
+    def _withdraw_one(self, log: Log, group: Group, offset: int) -> None:
+        if not group.withdraw(offset, log.priorities.at(offset)) and offset < log.arrived:
+            log.awaited[offset] = log.awaited.get(offset, 0) + 1
+            if log.awaited[offset] == len(log.groups):
+                del log.awaited[offset]
+                log.withdrawn += 1
 
     def close(self, log: Log, group: Group, offsets: Offsets, now_us: int) -> None:
         """Messages that were taken out of lanes and leases are settled for good."""
@@ -463,82 +493,6 @@ class Engine:
                 group.arrive(log.priorities.at(following), following, following + 1)
                 self.stirred.add(log)
 
-    # --- dead letters ---
-
-    def _bury(
-        self,
-        log: Log,
-        group: Group,
-        offsets: list[int],
-        reason: str,
-        error: str | None,
-        now_us: int,
-        change: Change,
-    ) -> None:
-        """Move messages to the dead letters, each in one unit with its removal. Dead letters themselves are dropped.
-
-        On a full disk it raises `DiskFull`, with nothing changed if they are few enough for one unit.
-        """
-        for start in range(0, len(offsets), BURIED_AT_ONCE):
-            part = offsets[start : start + BURIED_AT_ONCE]
-            contents: list[Content | None] = [None] * len(part)
-            if not self.holds_dead_letters(log):
-                contents = self._fetch(log, part)
-            for low, high in _bounded(contents):
-                self._make_sure_of_room(sum(map(_stored_bytes, contents[low:high])))
-                self._bury_part(log, group, part[low:high], contents[low:high], reason, error, now_us, change)
-                if high - low < len(offsets):
-                    change.cut()
-
-    def _bury_part(
-        self, log: Log, group: Group, offsets: list[int], contents: list[Content | None], reason: str, error: str | None,
-        now_us: int, change: Change,
-    ) -> None:  # fmt: skip
-        """One that cannot be read any more is left out of the letters: the journal has said that it is damaged."""
-        attempts = [group.tally.get(offset) + (offset in group.leases) for offset in offsets]
-        letters = empty_batch(now_us)
-        for offset, attempt, content in zip(offsets, attempts, contents, strict=True):
-            if content is not None:
-                headers = letter.headers_of(
-                    content.headers, origin=log.name, group=group.name, id=content.id, reason=reason, error=error,
-                    attempts=attempt, first_us=group.tally.first_failed(offset) or now_us, last_us=now_us,
-                )  # fmt: skip
-                add_row(letters, content, headers)
-        if letters.payloads:
-            letters.ids = self._take_ids(len(letters.payloads))
-            self._append(self.dead_letters(log, now_us, change), letters, change)
-        outcome = Outcome.DEAD if letters.payloads else Outcome.DROPPED
-        self.withdraw(log, group, offsets)
-        self.close(log, group, offsets, now_us)
-        change.events.append(
-            Settled(log.number, group.name, offsets, outcome, attempts, None, None, error or reason, now_us)
-        )
-
-    def origin(self, log: Log, headers: Mapping[str, str]) -> Log | None:
-        """The log that a dead letter came from, if it still exists."""
-        return self.find(log.namespace, headers.get(letter.ORIGIN, ""))
-
-    def redrive(self, log: Log, offsets: list[int], to: Log | None, now_us: int, change: Change) -> int:
-        """Move dead letters that are ready back to where they failed, or to another log; how many were moved."""
-        group = log.group()
-        moved: list[int] = []
-        for offset, content in zip(offsets, self._fetch(log, offsets), strict=True):
-            if content is None or offset in group.settled or offset in group.leases:
-                continue
-            headers = content.headers or {}
-            target = to or self.origin(log, headers)
-            if target is None:
-                continue
-            back = empty_batch(now_us)
-            add_row(back, content, letter.headers_back(headers))
-            back.ids = self._take_ids(1)
-            name = headers.get(letter.ORIGIN_GROUP)
-            back.target_group = name if to is None and name in target.groups else None
-            self._append(target, back, change)
-            moved.append(offset)
-        self._settle(log, group, sorted(moved), Outcome.REDRIVEN, now_us, change)
-        return len(moved)
-
     # --- what happens by itself ---
 
     @property
@@ -561,25 +515,27 @@ class Engine:
     def _advance(self, log: Log, now_us: int, change: Change) -> None:
         if log.fall_due(now_us):
             self.stirred.add(log)
+        self._expire(log, now_us, change)
         for group in log.groups.values():
             overdue = group.leases.pop_overdue(now_us)
             if overdue:
                 self._end_leases(log, group, overdue, now_us, change)
         if log.unused_us is not None and log.unused_us <= now_us:
             self.delete(log, now_us, change)
-        elif log.expiries.next_us is not None and log.expiries.next_us <= now_us:
-            self._expire(log, [offset for _, offset in log.expiries.pop_due(now_us)], now_us, change)
 
     def _end_leases(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
         """Nobody settled them in time: they go back to their places, or that was their last attempt."""
-        most = self._attempts_max(log)
-        last = [offset for offset in offsets if most is not None and group.tally.get(offset) + 1 >= most]
         with suppress(DiskFull):  # then they are attempted again, and die when there is room
-            self._bury(log, group, last, letter.MAX_ATTEMPTS, None, now_us, change)
+            last = self._at_their_last(log, group, offsets)
+            dead.bury(self, log, group, last, letter.MAX_ATTEMPTS, None, now_us, change)
         self._put_back(log, group, [offset for offset in offsets if offset in group.leases], now_us, change)
 
-    def _expire(self, log: Log, offsets: list[int], now_us: int, change: Change) -> None:
+    def _expire(self, log: Log, now_us: int, change: Change) -> None:
         """The time of messages is over. What is handed out is left to its consumer, and ends if it comes back."""
+        next_us = log.expiries.next_us
+        if next_us is None or next_us > now_us:
+            return
+        offsets = [offset for _, offset in log.expiries.pop_due(now_us)]
         for group in log.groups.values():
             over = sorted(offset for offset in offsets if offset not in group.settled)
             group.overdue.update(offset for offset in over if offset in group.leases)
@@ -589,16 +545,17 @@ class Engine:
 
     def _expire_here(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
         if log.policy.on_expire == "drop":
-            self._settle(log, group, offsets, Outcome.EXPIRED, now_us, change)
+            self.settle_many(log, group, offsets, Outcome.EXPIRED, now_us, change)
             return
         try:
-            self._bury(log, group, offsets, letter.EXPIRED, None, now_us, change)
-        except DiskFull:  # they wait until there is room, where nobody gets them
-            for offset in offsets:
-                if offset not in group.settled:
-                    self.withdraw(log, group, [offset])
-                    group.overdue.add(offset)
-                    log.expiries.add(now_us + SECOND_US, offset)
+            left = dead.bury(self, log, group, offsets, letter.EXPIRED, None, now_us, change)
+        except DiskFull:
+            left = offsets
+        if left:  # they wait until there is room, where nobody gets them
+            self.withdraw(log, group, left)
+            group.overdue.update(left)
+            for offset in left:
+                log.expiries.add(now_us + SECOND_US, offset)
             self._set_alarm(log)
 
     def _set_alarm(self, log: Log) -> None:
@@ -621,6 +578,7 @@ class Engine:
                 continue
             log.used_us = now_us
             log.fall_due(now_us)
+            self._expire(log, now_us, change)
             for group in log.groups.values():
                 self._end_leases(log, group, group.leases.offsets(), now_us, change)
             self._set_alarm(log)
@@ -660,8 +618,8 @@ def _declared(log: Log, action: Action, now_us: int) -> Declared:
     return Declared(log.number, action, log.name, body, now_us)
 
 
-def _ended(log: Log, group: Group, run: range, outcome: Outcome, now_us: int) -> Settled:
-    return Settled(log.number, group.name, run, outcome, None, None, None, None, now_us)
+def _ended(log: Log, group: Group, offsets: Offsets, outcome: Outcome, now_us: int) -> Settled:
+    return Settled(log.number, group.name, offsets, outcome, None, None, None, None, now_us)
 
 
 def _offsets_of(pieces: list[Piece]) -> Offsets:
@@ -679,26 +637,6 @@ def _check_sizes(policy: Policy, batch: Batch) -> None:
             f"the payload has {longest} bytes and the limit is {policy.max_message_bytes}; "
             "publish a reference to it instead, or raise max_message_bytes"
         )
-
-
-def _bounded(contents: list[Content | None]) -> Iterator[tuple[int, int]]:
-    """Cut messages into parts of a bounded length, with at least one in each."""
-    start = length = 0
-    for place, content in enumerate(contents):
-        more = 0 if content is None else len(content.payload)
-        if place > start and length + more > BURIED_BYTES:
-            yield start, place
-            start, length = place, 0
-        length += more
-    yield start, len(contents)
-
-
-def _stored_bytes(content: Content | None) -> int:
-    """More than a dead letter takes beside what is written of the settlement."""
-    if content is None:
-        return LETTER_OVERHEAD_BYTES
-    headers = sum(4 * (len(name) + len(value)) for name, value in (content.headers or {}).items())
-    return LETTER_OVERHEAD_BYTES + len(content.payload) + len(content.properties or b"") + headers
 
 
 def _require_other(name: str, policy: Policy) -> None:

@@ -9,7 +9,7 @@ Columns are as a caller brings them: one value for all rows, a `range`, or a lis
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
@@ -149,6 +149,42 @@ def runs(offsets: Sequence[int]) -> list[range]:
         previous = offset
     found.append(range(start, previous + 1))
     return found
+
+
+def parcels(found: Iterable[range], most: int) -> Iterator[Offsets]:
+    """Ranges that rise, in as few parts as can be: long ones as they are, short ones together, at most so many messages in each.
+
+    >>> list(parcels([range(0, 2), range(2, 5), range(7, 8)], 4))
+    [range(0, 5), [7]]
+    """
+    scattered: list[int] = []
+    for run in _joined(found):
+        if len(run) >= most:
+            if scattered:
+                yield scattered
+                scattered = []
+            yield run
+            continue
+        if len(scattered) + len(run) > most:
+            yield scattered
+            scattered = []
+        scattered += run
+    if scattered:
+        yield rising(scattered)
+
+
+def _joined(found: Iterable[range]) -> Iterator[range]:
+    """Ranges that touch become one."""
+    last: range | None = None
+    for run in found:
+        if last is not None and last.stop == run.start:
+            last = range(last.start, run.stop)
+        else:
+            if last is not None:
+                yield last
+            last = run
+    if last is not None:
+        yield last
 
 
 def rising(offsets: Sequence[int]) -> Offsets:

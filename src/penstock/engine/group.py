@@ -79,8 +79,21 @@ class Group:
         self.lanes.append(priority, start, stop)
 
     def arrive_keyed(self, priority: int, offset: int, key: str | None) -> None:
-        """A message is due, in a log that orders by key."""
-        if key is None or self.keys.arrive(key, offset):
+        """A message is due, in a log that orders by key. If it is older than the one that stands for its key, it takes its place.
+
+        Not if that one was handed out already, or waits for its next attempt: what was begun is ended first.
+        """
+        foremost = None if key is None else self.keys.foremost(key)
+        if (
+            key is not None
+            and foremost is not None
+            and offset < foremost
+            and foremost not in self.tally
+            and self.lanes.remove_anywhere(foremost)
+        ):
+            self.keys.take_place(key, offset)
+            self.lanes.append(priority, offset, offset + 1)
+        elif key is None or self.keys.arrive(key, offset):
             self.lanes.append(priority, offset, offset + 1)
 
     def lease(self, lease: Lease) -> None:
@@ -121,6 +134,10 @@ class Group:
                 return False
             self.withdrawn += 1
         return True
+
+    def withdraw_all(self, priority: int, runs: list[range]) -> list[Piece]:
+        """Take out those of many messages of one priority, none of which has a key, that are ready; the others are left alone."""
+        return self.lanes.remove_all(priority, runs)
 
     # --- asking ---
 

@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from penstock.engine.change import Declaration
-from penstock.engine.events import Action, Declared, Event, Leased, Outcome, Published, Settled, runs
+from penstock.engine.events import (
+    Action,
+    Declared,
+    Event,
+    Leased,
+    Outcome,
+    Published,
+    Settled,
+    parcels,
+    runs,
+)  # fmt: skip
 from penstock.engine.group import Group
 from penstock.engine.lane import Piece
 from penstock.engine.lease import Lease
@@ -56,7 +66,9 @@ def _published(engine: Engine, event: Published, time_us: int) -> None:
     if log is None:  # it was deleted later
         return
     batch = event.batch
-    log.fall_due(time_us)
+    stamps = batch.timestamp_us
+    # The engine's time may be ahead of the wall clock.
+    log.fall_due(max(time_us, max(stamps) if isinstance(stamps, list) else stamps))
     if not log.groups:
         log.group()
     log.skip_to(event.first)  # what is not there was cleaned, or is lost
@@ -83,23 +95,10 @@ def _settled(engine: Engine, log: Log, group: Group, event: Settled) -> None:
                 group.count_attempt(offset, event.time_us)
                 group.put_back(offset)
     else:
-        left = sorted(offset for offset in event.offsets if offset not in group.settled)
-        _withdraw_runs(engine, log, group, left)
-        engine.close(log, group, left, event.time_us)
-
-
-def _withdraw_runs(engine: Engine, log: Log, group: Group, offsets: list[int]) -> None:
-    """Take messages out, wherever they are: whole runs of what is ready at once."""
-    ready = [offset for offset in offsets if offset not in group.leases]
-    for offset in offsets:
-        if offset in group.leases:
-            group.leases.remove(offset)
-    if group.tally or group.keys or log.delayed:
-        engine.withdraw(log, group, ready)
-        return
-    for run in runs(ready):
-        for priority, start, stop in log.priorities.parts(run.start, run.stop):
-            group.lanes.remove(priority, start, stop)
+        gaps = (gap for run in runs(event.offsets) for gap in group.settled.gaps(run.start, run.stop))
+        for left in parcels(list(gaps), len(event.offsets)):
+            engine.withdraw(log, group, left)
+            engine.close(log, group, left, event.time_us)
 
 
 def _leased(log: Log, group: Group, event: Leased) -> None:

@@ -13,6 +13,7 @@ A message without a key is never parked.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import deque
 
 
 class Keys:
@@ -23,7 +24,7 @@ class Keys:
     def __init__(self) -> None:
         self._foremost: dict[str, int] = {}
         self._keys: dict[int, str] = {}  # of every message here
-        self._parked: dict[str, list[int]] = {}
+        self._parked: dict[str, deque[int]] = {}
         self.parked = 0
 
     def __bool__(self) -> bool:
@@ -35,13 +36,32 @@ class Keys:
         if key not in self._foremost:
             self._foremost[key] = offset
             return True
+        self._park(key, offset)
+        return False
+
+    def foremost(self, key: str) -> int | None:
+        """The message that stands for a key."""
+        return self._foremost.get(key)
+
+    def take_place(self, key: str, offset: int) -> None:
+        """A message that is due stands for its key from now on; the one that did is parked."""
+        self._park(key, self._foremost[key])
+        self._keys[offset] = key
+        self._foremost[key] = offset
+
+    def parked_offsets(self) -> list[int]:
+        """All that wait for others of their keys, oldest first."""
+        return sorted(offset for waiting in self._parked.values() for offset in waiting)
+
+    def _park(self, key: str, offset: int) -> None:
         waiting = self._parked.get(key)
         if waiting is None:
-            self._parked[key] = [offset]
+            self._parked[key] = deque((offset,))
+        elif offset > waiting[-1]:  # nearly always
+            waiting.append(offset)
         else:
             insort(waiting, offset)
         self.parked += 1
-        return False
 
     def settled(self, offset: int) -> int | None:
         """A message is gone for good: the one that takes its place as its key's foremost, if there is one."""
@@ -61,7 +81,10 @@ class Keys:
 
     def _unpark(self, key: str, offset: int) -> None:
         waiting = self._parked[key]
-        del waiting[bisect_left(waiting, offset)]
+        if waiting[0] == offset:
+            waiting.popleft()
+        else:
+            del waiting[bisect_left(waiting, offset)]
         self.parked -= 1
         if not waiting:
             del self._parked[key]
@@ -89,6 +112,6 @@ class Keys:
             keys._foremost[key] = foremost
             keys._keys.update(dict.fromkeys((foremost, *parked), key))
             if parked:
-                keys._parked[key] = parked
+                keys._parked[key] = deque(parked)
                 keys.parked += len(parked)
         return keys

@@ -16,7 +16,7 @@ head of its lane, in order, at the cost of a logarithm.
 from __future__ import annotations
 
 import heapq
-from bisect import insort
+from bisect import bisect_right, insort
 from collections import deque
 from collections.abc import Iterable, Iterator
 
@@ -93,17 +93,31 @@ class Lane:
             return []
         taken: list[Piece] = []
         queue = self._queue
-        if (
-            queue and queue[0][1] <= start and stop <= queue[0][2]
-        ):  # nearly always: the head, or the only piece
-            head = queue.popleft()
-            queue.extendleft(reversed(list(_without([head], start, stop, taken))))
-        else:
-            self._queue = deque(_without(queue, start, stop, taken))
+        at = self._piece_with(start, stop)
+        if at is not None:
+            piece = queue[at]
+            del queue[at]
+            for rest in reversed(list(_without([piece], [range(start, stop)], taken))):
+                queue.insert(at, rest)
+            self.count -= stop - start
+            return taken
+        return self.remove_all([range(start, stop)])
+
+    def _piece_with(self, start: int, stop: int) -> int | None:
+        """Which piece of the queue holds a whole range, if that is quickly told: nearly always offsets rise with places."""
+        queue = self._queue
+        at = bisect_right(queue, start, key=_start_of) - 1
+        return at if at >= 0 and queue[at][1] <= start and stop <= queue[at][2] else None
+
+    def remove_all(self, runs: list[range]) -> list[Piece]:
+        """The same for many ranges, which rise, in one pass."""
+        taken: list[Piece] = []
+        if self.count:
+            self._queue = deque(_without(self._queue, runs, taken))
             if self._returned:
-                self._returned = list(_without(self._returned, start, stop, taken))
+                self._returned = list(_without(self._returned, runs, taken))
                 heapq.heapify(self._returned)
-        self.count -= size(taken)
+            self.count -= size(taken)
         return taken
 
     def pieces(self) -> Iterator[Piece]:
@@ -111,17 +125,26 @@ class Lane:
         return heapq.merge(sorted(self._returned), self._queue)
 
 
-def _without(pieces: Iterable[Piece], start: int, stop: int, taken: list[Piece]) -> Iterator[Piece]:
+def _start_of(piece: Piece) -> int:
+    return piece[1]
+
+
+def _without(pieces: Iterable[Piece], runs: list[range], taken: list[Piece]) -> Iterator[Piece]:
+    stops = [run.stop for run in runs]
     for piece in pieces:
-        low, high = max(piece[1], start), min(piece[2], stop)
-        if low >= high:
+        _, start, end, _ = piece
+        at = bisect_right(stops, start)
+        while at < len(runs) and runs[at].start < end:
+            low, high = max(start, runs[at].start), min(end, runs[at].stop)
+            taken.append(part(piece, low, high))
+            if start < low:
+                yield part(piece, start, low)
+            start = high
+            at += 1
+        if start == piece[1]:
             yield piece
-            continue
-        taken.append(part(piece, low, high))
-        if piece[1] < low:
-            yield part(piece, piece[1], low)
-        if high < piece[2]:
-            yield part(piece, high, piece[2])
+        elif start < end:
+            yield part(piece, start, end)
 
 
 class Lanes:
@@ -166,6 +189,21 @@ class Lanes:
             if not wanted:
                 break
         return taken
+
+    def remove_all(self, priority: int, runs: list[range]) -> list[Piece]:
+        """Take many offsets out of the lane of a priority, as far as they are in it. The ranges rise."""
+        lane = self._by_priority.get(priority)
+        taken = lane.remove_all(runs) if lane is not None else []
+        self.count -= size(taken)
+        return taken
+
+    def remove_anywhere(self, offset: int) -> list[Piece]:
+        """Take one out of whichever lane it is in."""
+        for priority in self._order:
+            taken = self.remove(priority, offset, offset + 1)
+            if taken:
+                return taken
+        return []
 
     def remove(self, priority: int, start: int, stop: int) -> list[Piece]:
         """Take those offsets out of the lane of a priority that are in it."""

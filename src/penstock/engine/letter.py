@@ -66,6 +66,11 @@ def headers_of(
     return found
 
 
+def is_letter(headers: Mapping[str, str] | None) -> bool:
+    """Whether a message with these headers is a dead letter."""
+    return headers is not None and ORIGIN in headers and REASON in headers
+
+
 def headers_back(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of a dead letter that goes back: its own ones, and the id that it had."""
     return {name: value for name, value in headers.items() if name not in _OF_THE_FAILURE}
@@ -79,6 +84,10 @@ def error_text(error: object) -> str | None:
     """
     if error is None:
         return None
-    text = f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else str(error)
+    name = type(error).__name__
+    try:
+        text = f"{name}: {error}" if isinstance(error, BaseException) else str(error)
+    except Exception:  # somebody's own class: whatever it does, the failure is to be recorded
+        text = name
     text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored
     return text if len(text) <= ERROR_CHARS_MAX else text[: ERROR_CHARS_MAX - 1] + "…"

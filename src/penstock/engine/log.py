@@ -137,7 +137,7 @@ class Log:
         self.delayed = Timeline()
         self.withdrawn = 0  # entries of `delayed` whose message was settled meanwhile
         self.awaited: dict[int, int] = {}  # how many groups have settled a message that is not due yet
-        self.consumers: dict[str, int] = {}  # who is attached, in order; how often
+        self.consumers: dict[str, None] = {}  # who is attached, in order
         self.receivers = 0  # who waits for a message
         self.used_us = 0
         self.expiries = Timeline()
@@ -150,6 +150,7 @@ class Log:
         self.alarm_us: int | None = None  # when the engine will look at it next
         self.plain: Plain | None = None  # its short way, if it has one: see `broker.express`
         self.published = 0  # since it was declared
+        self.dropped_before = 0  # what was dropped while it was still being recorded is before this
         self.runs_max = RUNS_KEPT  # runs of priorities, before it is looked for those that nobody needs
 
     # --- counting ---
@@ -242,7 +243,12 @@ class Log:
         stop = self.arrived = first + batch.count
         self._note_priorities(first, batch)
         self._note_expiries(first, batch)
-        if self.policy.ordering == "key" or batch.deliver_at is not None or batch.target_group is not None:
+        if (
+            self.policy.ordering == "key"
+            or batch.deliver_at is not None
+            or batch.target_group is not None
+            or first < self.dropped_before
+        ):
             self._arrive_each(first, batch)
         elif type(batch.priority) is int:
             for group in self.groups.values():
@@ -292,6 +298,8 @@ class Log:
                 if name != batch.target_group:
                     group.settled.add(first, first + count)
         for offset, moment, key in zip(range(first, first + count), due, keys, strict=True):
+            if offset < self.dropped_before and self.is_settled(offset):
+                continue
             if moment is not None:
                 self.delayed.add(moment, offset)
                 if key is not None:

@@ -10,6 +10,7 @@ import pytest
 
 import penstock
 from penstock.broker import calls
+from penstock.broker.port import Redriven
 from penstock.clock import ManualClock
 from penstock.errors import InvalidArgument, InvalidName
 from penstock.limits import COUNT_MAX, DELIVERIES_MAX, PREFETCH_MAX
@@ -83,11 +84,11 @@ class Steps:
         self.letters = letters
         self.asked: list[int] = []
 
-    def redrive(self, log: Any, count: int, *, where: Any, to: Any) -> int:
+    def redrive(self, log: Any, count: int, *, where: Any, to: Any, span: range | None) -> Redriven:
         self.asked.append(count)
         moved = min(count, self.letters)
         self.letters -= moved
-        return moved
+        return Redriven(moved, range(self.letters))
 
 
 def run(letters: int, **given: Any) -> tuple[int, list[int], list[float]]:
@@ -95,14 +96,14 @@ def run(letters: int, **given: Any) -> tuple[int, list[int], list[float]]:
     plan = calls.Redrive(port, port, **{"where": None, "limit": None, "rate": None, "to": None, **given})
     pauses = []
     while plan.more():
-        plan.moved_some(plan.step())  # type: ignore[arg-type]
+        plan.took(plan.step())  # type: ignore[arg-type]
         pauses.append(plan.pause_s())
     return plan.moved, port.asked, pauses
 
 
 def test_redriving_stops_early_or_never() -> None:
     assert run(0) == (0, [100], [0.0])
-    assert run(250) == (250, [100] * 4, [0.0] * 4)
+    assert run(250) == (250, [100] * 3, [0.0] * 3)
 
 
 def test_redriving_goes_beyond_its_limit() -> None:
@@ -112,8 +113,8 @@ def test_redriving_goes_beyond_its_limit() -> None:
 
 
 def test_redriving_is_faster_than_its_rate() -> None:
-    assert run(25, rate=10) == (25, [10, 10, 10, 10], [1.0, 1.0, 0.5, 0.0])
-    assert run(2, rate=0.5) == (2, [1, 1, 1], [2.0, 2.0, 0.0])
+    assert run(25, rate=10) == (25, [10, 10, 10], [1.0, 1.0, 0.0])
+    assert run(2, rate=0.5) == (2, [1, 1], [2.0, 0.0])
     assert run(150, rate=1000)[2] == [0.1, 0.05, 0.0]
 
 

@@ -177,10 +177,3 @@ def test_what_the_broker_gave_a_message_is_kept_when_it_is_published_again() -> 
     read = Message(b"a", id=7, offset=3, timestamp=to_datetime(5))
     batch = batch_of(read)
     assert (list(batch.ids), batch.timestamp_us, batch.first) == ([], NOW, -1)
-
-
-def test_a_moment_that_is_left_out_is_one() -> None:
-    assert compose.moment_us(None, "start") is None
-    assert compose.moment_us(to_datetime(NOW), "start") == NOW
-    with pytest.raises(InvalidArgument, match="start"):
-        compose.moment_us(datetime(2030, 1, 1), "start")  # noqa: DTZ001

@@ -12,7 +12,7 @@ from penstock.broker.port import Granted
 from penstock.broker.shelf import Run
 from penstock.clock import ManualClock, to_datetime
 from penstock.engine.events import Batch
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, LeaseLost
 
 NOW = ManualClock.START_US
 
@@ -20,8 +20,9 @@ NOW = ManualClock.START_US
 class Named:
     """All that a delivery knows of its queue."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, broker: str = "this one") -> None:
         self.name = name
+        self._port = broker
 
 
 QUEUE = Named("q")
@@ -106,6 +107,8 @@ def test_something_else_is_taken_for_deliveries(given: Any) -> None:
 def test_a_delivery_of_another_queue_is_settled_here() -> None:
     with pytest.raises(InvalidArgument, match="other"):
         receipts([leased("a", 1, 7), leased("a", 2, 7, Named("other"))], QUEUE)
+    with pytest.raises(LeaseLost, match="another broker"):
+        receipts([leased("a", 2, 7, Named("q", "another"))], QUEUE)
     assert receipts([leased("a", 1, 7, Named("q"))], QUEUE)  # another handle of the same queue
 
 

@@ -142,7 +142,7 @@ def test_one_who_was_interrupted_takes_a_message(place: Place) -> None:
     with pytest.raises(KeyboardInterrupt):
         place.queue.receive(None)
     assert place.queue.stats().waiting == 0
-    assert place.port._patience == []
+    assert (place.port._lines.count, place.port._lines.next_us) == (0, None)
     place.queue.publish(b"x")
     delivery = place.queue.receive()
     assert delivery is not None
@@ -160,7 +160,7 @@ def test_a_task_that_was_cancelled_takes_a_message(place: Place) -> None:
             await task
 
     asyncio.run(run())
-    assert (place.queue.stats().waiting, place.port._patience) == (0, [])
+    assert (place.queue.stats().waiting, place.port._lines.next_us) == (0, None)
     place.queue.publish(b"x")
     assert place.queue.receive() is not None
 
@@ -181,7 +181,7 @@ def test_waiting_uses_up_the_line_of_a_deleted_queue(place: Place) -> None:
     place.broker.delete_queue("q")
     with pytest.raises(QueueNotFound):
         waiter.result(PATIENCE_S)
-    assert place.port._patience == []
+    assert (place.port._lines.count, place.port._lines.next_us) == (0, None)
 
 
 def test_the_timer_does_not_wake_anybody(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_what_a_cancelled_task_was_granted_is_kept(given: Given) -> None:
 
 
 def test_what_was_granted_before_anybody_waited_is_waited_for(given: Given) -> None:
-    waiting = Waiting("request", None, given.give_up)
+    waiting = a_receive(given)
     waiting.grant(Answer(7))
     assert waiting.wait() == asyncio.run(waiting.get()) == 7
     assert given.up == []
@@ -113,11 +113,15 @@ def test_what_was_granted_before_anybody_waited_is_waited_for(given: Given) -> N
 
 def test_a_thread_sleeps_on_when_it_was_granted_something(given: Given) -> None:
     for _ in range(200):
-        waiting = Waiting("request", None, given.give_up)
+        waiting = a_receive(given)
         call = start(waiting.wait)
         waiting.grant(Answer(7))
         assert call.result(PATIENCE_S) == 7
     assert given.up == []
+
+
+def a_receive(given: Given) -> Waiting:
+    return Waiting((None, "default"), 1, None, keep=True, deadline_us=None, give_up=given.give_up)
 
 
 def test_a_task_sleeps_on_when_it_was_granted_something(given: Given) -> None:
@@ -130,12 +134,12 @@ def test_a_task_sleeps_on_when_it_was_granted_something(given: Given) -> None:
         return found
 
     for _ in range(50):
-        assert asyncio.run(run(Waiting("request", None, given.give_up))) == 7
+        assert asyncio.run(run(a_receive(given))) == 7
     assert given.up == []
 
 
 def test_a_refusal_is_not_raised_or_not_given_up(given: Given) -> None:
-    waiting = Waiting("request", None, given.give_up)
+    waiting = a_receive(given)
     waiting.grant(Recorded(7, Failed(JournalFailed("no"))))
     with pytest.raises(JournalFailed):
         waiting.wait()
@@ -143,7 +147,7 @@ def test_a_refusal_is_not_raised_or_not_given_up(given: Given) -> None:
 
 
 def test_one_who_is_interrupted_stays_in_line(given: Given) -> None:
-    waiting = Waiting("request", None, given.give_up)
+    waiting = a_receive(given)
     start(interrupt_waiter, threading.get_ident())
     with pytest.raises(KeyboardInterrupt):
         waiting.wait()
@@ -151,7 +155,7 @@ def test_one_who_is_interrupted_stays_in_line(given: Given) -> None:
 
 
 def test_a_task_that_is_cancelled_stays_in_line_or_breaks_who_grants_later(given: Given) -> None:
-    waiting = Waiting("request", None, given.give_up)
+    waiting = a_receive(given)
 
     async def run() -> None:
         task = asyncio.create_task(waiting.get())

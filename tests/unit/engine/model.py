@@ -105,7 +105,7 @@ class Model:
 
     def counts(self, name: str) -> dict[str, int]:
         queue = self.queues[name]
-        dead = self.queues.get(self.letters_of(queue)) if not self.holds_letters(queue) else None
+        dead = None if queue.name.endswith(".dlq") else self.queues.get(self.letters_of(queue))
         return {
             "ready": len(queue.those("ready", "parked")),
             "delayed": len(queue.those("delayed")),
@@ -119,12 +119,19 @@ class Model:
         return queue.policy.dead_letter or queue.name + ".dlq"
 
     def holds_letters(self, queue: Queue) -> bool:
-        """Whether it is where dead letters go: then it has neither an attempt limit nor dead letters of its own."""
+        """Whether it is where dead letters go."""
         named = any(other.policy.dead_letter == queue.name for other in self.queues.values())
         return named or queue.name.endswith(".dlq")
 
-    def most_attempts(self, queue: Queue) -> int | None:
-        return None if self.holds_letters(queue) else queue.policy.max_attempts
+    def is_letter(self, queue: Queue, item: Item) -> bool:
+        """Whether it is a dead letter: then it has neither an attempt limit nor another place to go."""
+        told = "x-origin" in item.headers and "x-reason" in item.headers
+        return queue.name.endswith(".dlq") or (self.holds_letters(queue) and told)
+
+    def is_last(self, queue: Queue, item: Item) -> bool:
+        """Whether it may not be attempted once more."""
+        most = None if self.is_letter(queue, item) else queue.policy.max_attempts
+        return most is not None and item.failures + 1 >= most
 
     def next_moment(self, name: str) -> int | None:
         """When something happens by itself."""
@@ -215,9 +222,14 @@ class Model:
     def _arrive(self, queue: Queue, item: Item) -> None:
         if queue.policy.ordering == "key" and item.key is not None:
             rivals = [other for other in queue.items if other.key == item.key and other is not item]
-            if any(self._is_foremost(other) for other in rivals):
+            foremost = next((other for other in rivals if self._is_foremost(other)), None)
+            if foremost is not None and (
+                foremost.offset < item.offset or foremost.state != "ready" or foremost.failures
+            ):
                 item.state = "parked"
                 return
+            if foremost is not None:  # the older one goes first
+                foremost.state = "parked"
         item.state = "ready"
         item.place = queue.arrivals
         queue.arrivals += 1
@@ -237,11 +249,12 @@ class Model:
                 self._arrive(queue, parked[0])
 
     def _bury(self, queue: Queue, items: list[Item], reason: str, error: str | None, now: int) -> None:
-        if items and not self.holds_letters(queue):
+        mortal = [item for item in items if not self.is_letter(queue, item)]
+        if mortal:
             name = self.letters_of(queue)
             if name not in self.queues:
                 self.declare(name, Policy.of(max_attempts=None))
-            for item in sorted(items, key=lambda one: one.offset):
+            for item in sorted(mortal, key=lambda one: one.offset):
                 headers = dict(item.headers)
                 headers.pop("x-error", None)
                 headers |= {
@@ -302,11 +315,11 @@ class Model:
         self, name: str, receipts: list[Receipt], delay: int | None, error: str | None, now: int
     ) -> None:
         queue = self.queues[name]
-        most, backoff = self.most_attempts(queue), queue.policy.backoff
+        backoff = queue.policy.backoff
         for item in self._held(name, receipts):
             if item.expires is not None and item.expires <= now:
                 self._expire(queue, [item], now)
-            elif most is not None and item.failures + 1 >= most:
+            elif self.is_last(queue, item):
                 self._bury(queue, [item], "max-attempts", error, now)
             else:
                 item.failures += 1
@@ -323,7 +336,11 @@ class Model:
         self._over()
 
     def reject(self, name: str, receipts: list[Receipt], error: str | None, now: int) -> None:
-        self._bury(self.queues[name], self._held(name, receipts), "rejected", error, now)
+        queue = self.queues[name]
+        held = self._held(name, receipts)
+        over = [item for item in held if item.expires is not None and item.expires <= now]
+        self._bury(queue, [item for item in held if item not in over], "rejected", error, now)
+        self._expire(queue, over, now)
         self._over()
 
     def requeue(self, name: str, receipts: list[Receipt], now: int) -> None:
@@ -339,13 +356,12 @@ class Model:
         for item in self._held(name, receipts):
             item.deadline = deadline
 
-    def _put_back(self, queue: Queue, items: list[Item], now: int, *, expire: bool = True) -> None:
+    def _put_back(self, queue: Queue, items: list[Item], now: int) -> None:
         for item in items:
             item.failures += 1
             item.state = "ready"  # in its old place
         over = [item for item in items if item.expires is not None and item.expires <= now]
-        if expire:
-            self._expire(queue, over, now)
+        self._expire(queue, over, now)
 
     def purge(self, name: str, now: int) -> int:
         queue = self.queues[name]
@@ -354,18 +370,29 @@ class Model:
         return len(found)
 
     def redrive(self, name: str, count: int, to: str | None, now: int) -> int:
+        """In the order in which they died; `QueueFull` if there is room for none."""
         queue = self.queues[name]
-        moved = []
-        for item in queue.order[:count]:
+        moved: list[Item] = []
+        for item in [item for item in queue.pending if item.state != "leased"]:
             target = self.queues.get(to or item.headers.get("x-origin", ""))
-            if target is None:
+            if target is None or len(moved) == count:
                 continue
+            policy = target.policy
+            size = sum(len(one.payload) for one in target.pending)
+            if (policy.max_depth is not None and len(target.pending) >= policy.max_depth) or (
+                policy.max_bytes is not None and size + len(item.payload) > policy.max_bytes
+            ):
+                if not moved:
+                    raise QueueFull("full")
+                break
             kept = {
                 name: text
                 for name, text in item.headers.items()
                 if not name.startswith("x-") or name == "x-origin-id"
             }
-            self._send(target, Item(-1, item.payload, item.priority, item.key, kept))
+            back = Item(-1, item.payload, item.priority, item.key, kept)
+            back.expires = None if policy.ttl is None else now + round(policy.ttl * SECOND)
+            self._send(target, back)
             moved.append(item)
         self._end(queue, moved, now)
         self._over()
@@ -378,12 +405,12 @@ class Model:
         for queue in list(self.queues.values()):
             self._fall_due(queue, now)
         for queue in list(self.queues.values()):
+            over = [item for item in queue.pending if item.expires is not None and item.expires <= now]
+            self._expire(queue, [item for item in over if item.state != "leased"], now)
             late = [
                 item for item in queue.those("leased") if item.deadline is not None and item.deadline <= now
             ]
             self._end_leases(queue, late, now)
-            over = [item for item in queue.pending if item.expires is not None and item.expires <= now]
-            self._expire(queue, [item for item in over if item.state != "leased"], now)
         self._over()
 
     def crash(self, now: int) -> None:
@@ -391,7 +418,9 @@ class Model:
         for queue in list(self.queues.values()):
             self._fall_due(queue, now)
         for queue in list(self.queues.values()):
-            self._end_leases(queue, queue.those("leased"), now, expire=False)
+            over = [item for item in queue.pending if item.expires is not None and item.expires <= now]
+            self._expire(queue, [item for item in over if item.state != "leased"], now)
+            self._end_leases(queue, queue.those("leased"), now)
         self.advance(now)
 
     def has_overdue(self, now: int) -> bool:
@@ -406,11 +435,11 @@ class Model:
         for item in sorted(waiting, key=lambda item: (item.due, item.offset)):
             self._arrive(queue, item)
 
-    def _end_leases(self, queue: Queue, items: list[Item], now: int, *, expire: bool = True) -> None:
-        most = self.most_attempts(queue)
-        last = [item for item in items if most is not None and item.failures + 1 >= most]
+    def _end_leases(self, queue: Queue, items: list[Item], now: int) -> None:
+        over = [item for item in items if item.expires is not None and item.expires <= now]
+        last = [item for item in items if self.is_last(queue, item) and item not in over]
         self._bury(queue, last, "max-attempts", None, now)
-        self._put_back(queue, [item for item in items if item not in last], now, expire=expire)
+        self._put_back(queue, [item for item in items if item not in last], now)
 
     def _expire(self, queue: Queue, items: list[Item], now: int) -> None:
         if queue.policy.on_expire == "dead-letter":

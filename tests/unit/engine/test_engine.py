@@ -9,6 +9,7 @@ import msgspec
 import pytest
 
 from penstock.clock import SECOND_US
+from penstock.engine import dead as dead_letters
 from penstock.engine import engine as engines
 from penstock.engine.change import Change
 from penstock.engine.engine import Engine
@@ -207,7 +208,7 @@ def test_a_thousand_deaths_are_one_unit() -> None:
     machine.units.clear()
     machine.pass_time(30)
     sizes = [sum(e.batch.count for e in unit if isinstance(e, Published)) for unit in machine.units]
-    assert (sum(sizes), max(sizes)) == (350, engines.BURIED_AT_ONCE)
+    assert (sum(sizes), max(sizes)) == (350, dead_letters.BURIED_AT_ONCE)
     for unit in machine.units:  # a letter and the end of its message are never torn apart
         settled = [e for e in unit if isinstance(e, Settled)]
         assert sum(len(e.offsets) for e in settled) == sum(
@@ -217,7 +218,7 @@ def test_a_thousand_deaths_are_one_unit() -> None:
 
 
 def test_large_letters_are_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(engines, "BURIED_BYTES", 25)
+    monkeypatch.setattr(dead_letters, "BURIED_BYTES", 25)
     machine = Machine()
     log = machine.declare(max_attempts=1)
     machine.publish(log, b"x" * 10, b"x" * 10, b"x" * 10, b"x" * 40, b"x")
@@ -237,8 +238,8 @@ def test_a_letter_that_cannot_be_read_takes_others_with_it() -> None:
     log = machine.declare()
     machine.publish(log, b"0", b"1", b"2")
     machine.lease(log, 3)
-    real = machine.engine._fetch
-    machine.engine._fetch = lambda found, offsets: [
+    real = machine.engine.fetch
+    machine.engine.fetch = lambda found, offsets: [
         None if offset == 1 else real(found, [offset])[0] for offset in offsets
     ]
     machine.settle(log, "reject", 0, 1, 2)
@@ -299,7 +300,7 @@ def test_dead_letters_have_dead_letters() -> None:
     log = machine.declare(dead_letter="graves")
     assert machine.engine.holds_dead_letters(dead)
     with pytest.raises(WrongKind):
-        machine.engine.dead_letters(dead, NOW, Change())
+        machine.engine.dead_letters(machine.declare("q.dlq"), NOW, Change())
     change = Change()
     machine.engine.delete(log, NOW, change)
     assert not machine.engine.holds_dead_letters(dead)
@@ -334,12 +335,12 @@ def test_a_redriven_message_is_counted_in_both_places_or_goes_to_other_groups() 
     machine.settle(log, "reject", 0, group="a")
     dead = machine.log("q.dlq")
     change = Change()
-    assert machine.engine.redrive(dead, [0, 5], None, NOW, change) == 1
+    assert dead_letters.redrive(machine.engine, dead, [0, 5], None, NOW, change) == [0]
     machine.done(change)
     assert len(change.units()) == 1
     assert dead.depth == 0
     assert (machine.lease(log, 9, "a"), machine.lease(log, 9, "b")) == ([1], [0])
-    back = machine.engine._fetch(log, [1])[0]
+    back = machine.engine.fetch(log, [1])[0]
     assert back is not None
     assert (back.payload, back.priority, back.key, back.headers) == (b"0", 7, "k", {"x-origin-id": "1"})
 

@@ -271,7 +271,7 @@ def test_the_next_moment_of_some_kind_is_missed() -> None:
     machine.settle(log, "nack", 0, delay_us=20 * SECOND_US)
     moments.append(log.next_us)
     assert moments == [NOW + seconds * SECOND_US for seconds in (90, 50, 40, 30, 20)]
-    log.consumers["c"] = 1
+    log.consumers["c"] = None
     assert log.unused_us is None
 
 

@@ -25,6 +25,7 @@ from hypothesis.stateful import (
 )
 
 from penstock.clock import ManualClock, to_datetime
+from penstock.engine import dead
 from penstock.engine.change import Change, Content
 from penstock.engine.engine import Engine
 from penstock.engine.events import Batch, Event
@@ -378,9 +379,16 @@ class Machine(RuleBasedStateMachine):
         to = data.draw(st.none() | st.sampled_from(others), label="to")
         target = None if to is None else self.harness.log(to)
         log = self.harness.log(name)
-        offsets = self.upcoming(log)[:count]
+        group = log.group()
+        whole = [o for gap in group.settled.gaps(0, log.arrived) for o in gap if o not in group.leases]
+        known = [
+            offset
+            for offset, found in zip(whole, self.engine.fetch(log, whole), strict=True)
+            if found is not None
+            and (target is not None or dead.origin(self.engine, log, found.headers or {}) is not None)
+        ]
         self.both(
-            lambda change: self.engine.redrive(log, offsets, target, self.now, change),
+            lambda change: len(dead.redrive(self.engine, log, known[:count], target, self.now, change)),
             lambda: self.model.redrive(name, count, to, self.now),
         )
 
@@ -443,14 +451,14 @@ class Machine(RuleBasedStateMachine):
     def counts(self, log: Log) -> dict[str, int]:
         group = log.group()
         letters = log.policy.dead_letter or f"{log.name}.dlq"
-        dead = self.engine.find("default", letters) if not self.engine.holds_dead_letters(log) else None
+        grave = None if log.name.endswith(".dlq") else self.engine.find("default", letters)
         return {
             "ready": group.ready,
             "delayed": log.delayed_count,
             "leased": len(group.leases),
             "retrying": group.retrying,
             "depth": log.depth,
-            "dead": dead.depth if dead is not None else 0,
+            "dead": grave.depth if grave is not None else 0,
         }
 
     def agree_on_contents(self, log: Log, pending: list[Item]) -> None:

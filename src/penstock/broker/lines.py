@@ -1,0 +1,72 @@
+"""Who waits for messages: a line for each log and group, in the order in which they came.
+
+Those who wait for a limited time also stand in a heap, by the end of their patience. Who has left his line is not looked for in it: he is
+passed over when he comes up.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections import deque
+from collections.abc import Iterator
+
+from penstock.broker.ticket import Waiting
+from penstock.engine.log import Log
+
+
+class Lines:
+    """All lines of a broker. Its lock guards them."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[Log, str], deque[Waiting]] = {}
+        self._patience: list[tuple[int, int, Waiting]] = []
+        self._joined = 0
+        self.count = 0  # who waits, in all lines
+
+    def join(self, waiting: Waiting) -> None:
+        """Somebody comes."""
+        self._lines.setdefault(waiting.place, deque()).append(waiting)
+        waiting.stands = True
+        self.count += 1
+        waiting.place[0].receivers += 1
+        if waiting.deadline_us is not None:
+            self._joined += 1  # so that no two entries are compared by who waits
+            heapq.heappush(self._patience, (waiting.deadline_us, self._joined, waiting))
+
+    def leave(self, waiting: Waiting) -> bool:
+        """Somebody goes, with or without what he waited for; False if he had gone before."""
+        if not waiting.stands:
+            return False
+        line = self._lines[waiting.place]
+        line.remove(waiting)  # nearly always the first
+        if not line:
+            del self._lines[waiting.place]
+        waiting.stands = False
+        self.count -= 1
+        waiting.place[0].receivers -= 1
+        if not self.count:
+            self._patience.clear()
+        return True
+
+    def of(self, log: Log, group: str) -> list[Waiting]:
+        """Who stands in a line, the first one first."""
+        return list(self._lines.get((log, group), ()))
+
+    def of_log(self, log: Log) -> list[Waiting]:
+        """Who waits for a log, in whichever group."""
+        return [waiting for group in log.groups for waiting in self.of(log, group)] if log.receivers else []
+
+    def everybody(self) -> list[Waiting]:
+        return [waiting for line in self._lines.values() for waiting in line]
+
+    @property
+    def next_us(self) -> int | None:
+        """When somebody's patience ends next."""
+        while self._patience and not self._patience[0][2].stands:
+            heapq.heappop(self._patience)
+        return self._patience[0][0] if self._patience else None
+
+    def out_of_patience(self, now_us: int) -> Iterator[Waiting]:
+        """Who has waited long enough; the caller has them leave."""
+        while (next_us := self.next_us) is not None and next_us <= now_us:
+            yield heapq.heappop(self._patience)[2]
