@@ -53,7 +53,6 @@ from penstock.errors import (
     DiskFull,
     InvalidArgument,
     MessageTooLarge,
-    PolicyConflict,
     WrongKind,
 )
 from penstock.names import dead_letter_name, is_dead_letter_name
