@@ -126,7 +126,6 @@ def _messages(event: Published) -> Rows:
         "id": batch.ids if len(batch.ids) > 1 else batch.ids[0],
         "timestamp": batch.timestamp_us,
         "priority": batch.priority,
-        "payload": batch.payloads,
     }
     if batch.deliver_at is not None:
         columns["deliver_at"] = batch.deliver_at
@@ -142,6 +141,7 @@ def _messages(event: Published) -> Rows:
         columns["target_group"] = batch.target_group
     if batch.properties is not None:
         columns["properties"] = batch.properties
+    columns["payload"] = batch.payloads  # last: see `journal.plan`
     if len(batch.ids) == 1:
         columns["offset"] = event.first
         columns = {name: value[0] if type(value) is list else value for name, value in columns.items()}

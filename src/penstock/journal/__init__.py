@@ -5,7 +5,7 @@ Read the modules in this order; each opens with its theory of operation.
 =============  =====================================================================================
 `columns`      how one column of values is laid out, as Arrow lays it out (pure)
 `kinds`        the kinds of rows there are, and the header of a section (pure)
-`single`       one row as a section, laid out by a plan (pure)
+`plan`         sections of common shapes, laid out in one call (pure)
 `rows`         rows to be written: checked, merged, encoded as a section (pure)
 `section`      a section that was read (pure)
 `frame`        a commit: sections between two checksums (pure)

@@ -158,7 +158,7 @@ def _plain(kind: Type, values: list[Any]) -> list[bytes]:
         if kind in FIXED:
             return [struct.pack(f"<{len(values)}{FIXED[kind][0]}", *values)]
         if kind is Type.BINARY:
-            return _binary(values)
+            return binary(values)
         if kind is Type.UTF8:
             return _utf8(values)
         return _map(values)
@@ -183,7 +183,8 @@ def _even_offsets(size: int, rows: int) -> bytes:
     return struct.pack(f"<{rows + 1}i", *range(0, size * rows + 1, size)) if size else bytes(4 * (rows + 1))
 
 
-def _binary(values: list[bytes]) -> list[bytes]:
+def binary(values: list[bytes]) -> list[bytes]:
+    """Where each value ends, and all of them behind one another."""
     ends, data = _offsets(values), b"".join(values)
     if _LAST_END(ends, len(ends) - 4)[0] != len(data):
         raise TypeError("bytes are wanted, and something else has another length than it has bytes")

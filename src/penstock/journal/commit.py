@@ -246,9 +246,9 @@ class GroupCommit:
     def _lead(self, ticket: Ticket | None, me: int) -> None:
         """Commit until `ticket` is done, or nothing waits; then pass the lead on."""
         interrupted: BaseException | None = None
-        while True:
+        while ticket is None or not ticket.done:
             with self._lock:
-                batch = self._take() if ticket is None or not ticket.done else ()
+                batch = self._take()
             if not batch:
                 break
             try:

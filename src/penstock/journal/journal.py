@@ -262,16 +262,18 @@ class Journal:
             raise self._tail.failure()
         if not isinstance(rows, list | tuple) or not rows:
             raise InvalidArgument("give a list of at least one section of rows to commit")
-        offsets = self._prepare(rows)
+        offsets = self._prepare_one(rows[0]) if len(rows) == 1 else self._prepare(rows)
         size = frames.OVERHEAD
+        kinds: list[Kind] = []
         for r in rows:
             size += r.bytes
+            kinds.append(r.kind)
         if size > limits.FRAME_BYTES_MAX or len(rows) > limits.FRAME_SECTIONS_MAX:
             raise BatchTooLarge(
                 f"a commit of {size} bytes in {len(rows)} sections is over the bound of {limits.FRAME_BYTES_MAX} bytes, "
                 f"or {limits.FRAME_SECTIONS_MAX} sections: make it several"
             )
-        self._tail.take_room([r.kind for r in rows], size)
+        self._tail.take_room(kinds, size)
         self._next_offsets.update(offsets)
         for r in rows:
             r.spent = True
@@ -280,28 +282,27 @@ class Journal:
             return self._group.join(rows[0], size, loop, sync=sync)
         return self._group.queue(list(rows), size, sync=sync)
 
+    def _prepare_one(self, r: Rows) -> dict[int, int]:
+        """Give messages their offsets and check every value; their log's next offset, not yet taken."""
+        _require_fresh(r)
+        if r.share is not None:
+            raise InvalidArgument(SHARING)
+        ahead = {r.log: r.place(self._next_offsets.get(r.log, 0))} if r.kind is MESSAGES else {}
+        r.prepare(alone=False)
+        return ahead
+
     def _prepare(self, rows: Sequence[Rows]) -> dict[int, int]:
-        """Give messages their offsets and check every value; the next offset of each log, not yet taken."""
+        """The same for several."""
         ahead: dict[int, int] = {}
         seen: set[int] = set()
-        shared: set[int] = set()
-        if len(rows) > 1:
-            shared = {id(r.share) for r in rows if type(r) is Rows and r.share is not None}
+        shared = {id(r.share) for r in rows if type(r) is Rows and r.share is not None}
         for r in rows:
-            if type(r) is not Rows or r.spent:
-                raise InvalidArgument(
-                    "append a list of rows, each made for this append: rows are appended once"
-                )
+            _require_fresh(r)
             if r.kind is MESSAGES:
                 log = r.log
                 ahead[log] = r.place(ahead[log] if log in ahead else self._next_offsets.get(log, 0))
             if r.share is not None and id(r.share) not in seen:
-                raise InvalidArgument(
-                    "rows that share payloads must come after those they share, in the same append"
-                )
-            if len(rows) == 1:
-                r.prepare(alone=False)
-                break
+                raise InvalidArgument(SHARING)
             if id(r) in seen:
                 raise InvalidArgument("the same rows stand twice in one append")
             seen.add(id(r))
@@ -604,6 +605,14 @@ def _orphan_all() -> None:
 
 
 at_fork(_orphan_all)
+
+
+SHARING: Final = "rows that share payloads must come after those they share, in the same append"
+
+
+def _require_fresh(rows: object) -> None:
+    if type(rows) is not Rows or rows.spent:
+        raise InvalidArgument("append a list of rows, each made for this append: rows are appended once")
 
 
 @contextmanager

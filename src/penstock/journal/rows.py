@@ -6,7 +6,7 @@ Theory of operation
 same kind and log that meet in a commit become one section (`merge`); a batch is encoded by whoever brought it, so that a value that does not fit
 fails its owner and never the commit of others.
 
-How a section is laid out is drawn in `kinds`, how its columns are in `columns`. One row that met no other is laid out by `single`.
+How a section is laid out is drawn in `kinds`, how its columns are in `columns`. Sections of common shapes are laid out by a `plan`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from typing import Any, Final
 from penstock import limits
 from penstock.errors import InvalidArgument
 from penstock.journal import columns as layout
-from penstock.journal import single
 from penstock.journal.columns import Type, Values
 from penstock.journal.kinds import (
     CHECKED,
@@ -36,6 +35,7 @@ from penstock.journal.kinds import (
     Kind,
     Span,
 )
+from penstock.journal.plan import LARGE_BYTES, lay_out
 
 #: Bytes that are written one after the other.
 Parts = list[bytes]
@@ -165,11 +165,7 @@ class Rows:
     def encoded(self, shared_index: int | None) -> tuple[Parts, int]:
         """The section in parts, and its length. A batch is what it was when it was appended, whatever became of its lists."""
         if self._encoded is None:  # a single row, or several that were joined
-            laid_out = single.encode(self.kind, self.columns) if self.count == 1 else None
-            if laid_out is None:
-                return _encode(self, shared_index)
-            columns, size, body = laid_out
-            return [_header(self, columns, size) + body], size
+            return _encode(self, shared_index)
         if self.share is None:
             return self._encoded, self.bytes
         parts = self._encoded.copy()
@@ -239,10 +235,10 @@ def messages(
             "payloads are a list of bytes, or rows of the same append whose payloads are shared"
         )
     count = share.count if share else len(payloads)  # type: ignore[arg-type]
-    given: dict[str, Values] = {"id": ids, "timestamp": timestamp, "priority": priority, **columns}
-    if offset is not None:
-        given["offset"] = offset
-    if share is None:
+    given: dict[str, Values] = {
+        "offset": offset, "id": ids, "timestamp": timestamp, "priority": priority, **columns,
+    }  # fmt: skip
+    if share is None:  # the payloads stand last: see `plan`
         given["payload"] = payloads[0] if count == 1 else payloads  # type: ignore[index]
     return Rows(MESSAGES, log, count, given, share)
 
@@ -327,12 +323,17 @@ _PADDING: Final = tuple(bytes(n) for n in range(8))
 _TABLE: Final = tuple(struct.Struct("<BBBBI" + "II" * buffers).pack for buffers in range(7))
 
 
-#: A buffer from this length on stays a part of its own; what is smaller is cheaper to copy than to pass around.
-_LARGE_BYTES: Final = 16 << 10
-
-
 def _encode(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
-    """The section in parts (header, table, buffers), and its length. Every commit passes here, so it is one plain function."""
+    """The section in parts (header, table, buffers), and its length."""
+    laid = lay_out(rows.kind, rows.columns, rows.count) if rows.share is None else None
+    if laid is not None:
+        columns, size, (first, *others) = laid
+        return [_header(rows, columns, size) + first, *others], size
+    return _encode_any(rows, shared_index)
+
+
+def _encode_any(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
+    """The same in general."""
     fields = rows.kind.fields
     required = rows.kind.required
     count = rows.count
@@ -381,7 +382,7 @@ def _encode(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
         for part in parts:
             size = len(part)
             places += (place, size)
-            if size >= _LARGE_BYTES and large < 0:
+            if size >= LARGE_BYTES and large < 0:
                 large = len(data)
             data.append(part)
             padding = -size & 7
