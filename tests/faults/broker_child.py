@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.broker import embedded, ledger, ticket, upkeep
+from penstock.broker import ledger, opening, ticket, upkeep
 from penstock.broker.sync import Broker, Delivery, Queue
 from penstock.engine import history
 from penstock.engine.engine import Engine
@@ -87,7 +87,7 @@ def _acks_forgotten() -> None:
         if not (acked and event.offsets[0] % 8 == 0):  # type: ignore[union-attr]
             replay(engine, event, time_us)
 
-    embedded.take_in = forgetful  # type: ignore[attr-defined]
+    opening.take_in = forgetful  # type: ignore[attr-defined]
 
 
 def _letters_without_removal() -> None:
@@ -125,7 +125,7 @@ SABOTAGE: Final[dict[str, Callable[[], None]]] = {
 
 
 def opened(path: str, files: Files) -> Broker:
-    return Broker(embedded.on_disk(path, files=files, segment_bytes=1 << 16))
+    return Broker(opening.on_disk(path, files=files, segment_bytes=1 << 16))
 
 
 def census(broker: Broker) -> dict[str, Any]:

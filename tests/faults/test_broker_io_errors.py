@@ -20,7 +20,7 @@ from typing import Final, NamedTuple, TypeVar
 
 import pytest
 
-from penstock.broker import embedded
+from penstock.broker import opening
 from penstock.broker.sync import Broker, Delivery, Queue
 from penstock.errors import DiskFull, JournalFailed, MaintenanceFailed, PenstockError
 from penstock.journal.files import Files
@@ -43,7 +43,7 @@ class FullFiles(UnsyncedFiles):
 
 
 def opened(path: Path, files: Files) -> Broker:
-    return Broker(embedded.on_disk(path, files=files, segment_bytes=16 << 10))
+    return Broker(opening.on_disk(path, files=files, segment_bytes=16 << 10))
 
 
 def work(broker: Broker) -> Queue:
@@ -162,7 +162,7 @@ def _upkeep(broker: Broker, witness: Witness) -> None:
     queue = work(broker)
     witness.publish(queue, 2)
     witness.ack(queue, queue.receive_many(3))
-    upkeep = broker._port._upkeep  # type: ignore[attr-defined]
+    upkeep = broker._port.core.upkeep  # type: ignore[attr-defined]
     upkeep.run()
     upkeep.run()
 
@@ -281,7 +281,7 @@ class Try:
 
     def _refuses(self, broker: Broker) -> None:
         """A broker whose journal failed says so, whatever it is asked."""
-        queue = Queue(broker, broker._port._engine.find("default", "work"))  # type: ignore[attr-defined]
+        queue = Queue(broker, broker._port.core.engine.find("default", "work"))  # type: ignore[attr-defined]
         for call in (
             lambda: queue.publish(b"never"),
             lambda: queue.publish_many([b"never", b"never"]),

@@ -18,7 +18,7 @@ import pytest
 
 from penstock import aio
 from penstock.broker import aio as aio_shell
-from penstock.broker import embedded
+from penstock.broker import embedded, opening
 from penstock.broker.sync import Broker, Delivery, Queue
 from penstock.clock import ManualClock
 from penstock.errors import LeaseLost
@@ -149,7 +149,7 @@ class _Nameless:
 
 def _run_threads(path: Path | None, books: Books) -> None:
     clock = ManualClock()
-    port = embedded.in_memory(clock) if path is None else embedded.on_disk(path, clock, files=UnsyncedFiles())
+    port = opening.in_memory(clock) if path is None else opening.on_disk(path, clock, files=UnsyncedFiles())
     broker = Broker(port)
     queue = broker.queue("work", max_attempts=books.attempts_max, **POLICY)
 
@@ -191,7 +191,7 @@ def _end(threads: list[threading.Thread], clock: ManualClock, port: embedded.Emb
 
 
 def _check_reopened(path: Path, clock: ManualClock, dead: list[bytes]) -> None:
-    with Broker(embedded.on_disk(path, clock, files=UnsyncedFiles())) as broker:
+    with Broker(opening.on_disk(path, clock, files=UnsyncedFiles())) as broker:
         queue = broker.queue("work")
         assert queue.depth() == 0
         assert sorted(message.payload for message in queue.dead_letters().peek(10_000)) == sorted(dead)

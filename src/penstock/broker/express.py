@@ -35,7 +35,8 @@ from penstock.journal.rows import Rows
 from penstock.limits import ID_NODE_BITS, ID_SEQUENCE_BITS, PRIORITY_DEFAULT
 
 if TYPE_CHECKING:
-    from penstock.broker.embedded import Embedded
+    from penstock.broker.core import Core
+    from penstock.broker.handing import Handing
 
 #: The answer that it must be done the ordinary way.
 LATER: Final = object()
@@ -51,22 +52,21 @@ _SEQUENCE: Final = (1 << ID_SEQUENCE_BITS) - 1
 class Express:
     """The short way of a broker that is only in memory."""
 
-    def __init__(self, broker: Embedded) -> None:
-        self._broker = broker
-        self._lock = broker._lock
-        self._engine = broker._engine
-        self._alarms = broker._engine._alarms
-        self._ids = broker._ids
-        self._shelf: Any = broker._shelf
-        self._monotonic = broker.clock.monotonic_us
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._engine = core.engine
+        self._alarms = core.engine._alarms
+        self._ids = core.ids
+        self._shelf: Any = core.shelf
+        self._monotonic = core.clock.monotonic_us
         self._calls = 0
 
     def publish(self, log: Any, payload: bytes) -> int:
         """The message's id, or 0 if it must be published the ordinary way."""
-        with self._lock:
+        core = self._core
+        with core.lock:
             try:
-                broker = self._broker
-                now_us = self._monotonic() + broker._ahead_us
+                now_us = self._monotonic() + core.ahead_us
                 alarms = self._alarms
                 plain = log.plain
                 if (
@@ -74,12 +74,12 @@ class Express:
                     or type(payload) is not bytes
                     or len(payload) > plain.bytes_max
                     or (alarms and alarms[0][0] <= now_us)
-                    or broker._closed_to_express
+                    or core.express_closed
                 ):
                     return 0
                 self._calls += 1
                 if not self._calls & _LOOK_UP:
-                    broker._now()  # the wall clock may have been set forward
+                    core.now()  # the wall clock may have been set forward
                 ids = self._ids
                 given = ids._last + 1
                 if not given & _SEQUENCE or given < ((now_us - EPOCH_US) // 1000) << _TIME_SHIFT:
@@ -96,18 +96,18 @@ class Express:
                 plain.lanes.count += 1
                 return given
             except BaseException as error:  # it may be half done
-                self._broker._fail(error)
+                core.fail(error)
                 raise
 
     def receive(self, log: Any, make: Any, queue: Any) -> Any:
         """The next message, None if there is none, or `LATER`."""
-        with self._lock:
+        core = self._core
+        with core.lock:
             try:
-                broker = self._broker
-                now_us = self._monotonic() + broker._ahead_us
+                now_us = self._monotonic() + core.ahead_us
                 alarms = self._alarms
                 plain = log.plain
-                if plain is None or (alarms and alarms[0][0] <= now_us) or broker._closed_to_express:
+                if plain is None or (alarms and alarms[0][0] <= now_us) or core.express_closed:
                     return LATER
                 lanes, lane = plain.lanes, plain.lane
                 if not lanes.count:
@@ -118,9 +118,9 @@ class Express:
                 content = plain.contents.get(offset)
                 if type(content) is not tuple:
                     return LATER
-                number = _hold_first(broker, log, plain, None, now_us)
+                number = _hold_first(core, log, plain, None, now_us)
             except BaseException as error:  # it may be half done
-                self._broker._fail(error)
+                core.fail(error)
                 raise
         payload, given, time_us = content
         return make(
@@ -129,10 +129,11 @@ class Express:
 
     def ack(self, log: Any, offset: int, number: int) -> bool:
         """Whether it was acknowledged; if not, it must be tried the ordinary way."""
-        with self._lock:
+        core = self._core
+        with core.lock:
             try:
                 plain = log.plain
-                if plain is None or self._broker._closed_to_express:
+                if plain is None or core.express_closed:
                     return False
                 group = plain.group
                 leases = group.leases
@@ -148,16 +149,16 @@ class Express:
                 leases.remove(offset)
                 group.settled.add_one(offset)
                 plain.contents.pop(offset, None)
-                self._broker._acked += 1
+                core.acked += 1
                 return True
             except BaseException as error:  # it may be half done
-                self._broker._fail(error)
+                core.fail(error)
                 raise
 
 
-def _hold_first(broker: Embedded, log: Log, plain: Plain, consumer: str | None, now_us: int) -> int:
+def _hold_first(core: Core, log: Log, plain: Plain, consumer: str | None, now_us: int) -> int:
     """Have a new lease hold the first message of the lane, which is in the queue's only piece or in its first; the lease's number."""
-    lanes, lane, engine = plain.lanes, plain.lane, broker._engine
+    lanes, lane, engine = plain.lanes, plain.lane, core.engine
     place, offset, stop, priority = lane._queue[0]
     if stop == offset + 1:
         lane._queue.popleft()
@@ -175,8 +176,8 @@ def _hold_first(broker: Embedded, log: Log, plain: Plain, consumer: str | None, 
         heappush(leases._deadlines, (deadline_us, number, lease))
         if log.alarm_us is None or deadline_us < log.alarm_us:
             engine._set_alarm_at(log, deadline_us)
-            broker._follow()
-    broker._delivered += 1
+            core.follow()
+    core.delivered += 1
     return number
 
 
@@ -186,25 +187,25 @@ def _hold_first(broker: Embedded, log: Log, plain: Plain, consumer: str | None, 
 class Arrival:
     """A plain message that is being recorded; called when it is durable."""
 
-    __slots__ = ("_broker", "_plain", "arrivals")
+    __slots__ = ("_core", "_plain", "arrivals")
 
-    def __init__(self, broker: Embedded, plain: Plain, log: Log, batch: Batch) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, plain: Plain, log: Log, batch: Batch) -> None:
+        self._core = core
         self._plain = plain
         self.arrivals = [(log, batch.first, batch)]
 
     def __call__(self) -> None:
-        broker, plain = self._broker, self._plain
+        core, plain = self._core, self._plain
         log, first, _ = self.arrivals[0]
-        with broker._lock, broker._whole:
-            broker._on_the_way.remove(self)
-            now_us = broker._now()
+        with core.lock, core.whole:
+            core.on_the_way.remove(self)
+            now_us = core.now()
             if (
                 log.plain is not plain
-                or broker._closed_to_express
+                or core.express_closed
                 or (log.alarm_us is not None and log.alarm_us <= now_us)
             ):
-                broker._have_arrive(self.arrivals, now_us)
+                core.have_arrive(self.arrivals, now_us)
                 return
             log.arrived = first + 1
             if log.priorities.last != PRIORITY_DEFAULT:
@@ -216,30 +217,31 @@ class Arrival:
 class JournalExpress:
     """The short way of a broker on a journal. Its answers are tickets; None sends the caller the ordinary way."""
 
-    def __init__(self, broker: Embedded, journal: Journal) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, journal: Journal, handing: Handing) -> None:
+        self._core = core
         self._journal = journal
-        self._shelf = broker._shelf
-        self._ids = broker._ids
-        self._engine = broker._engine
+        self._handing = handing
+        self._shelf = core.shelf
+        self._ids = core.ids
+        self._engine = core.engine
 
     def _now(self, size: int) -> int:
         """With the lock held: the present; 0 if something is to be done first, or there might be no room for so many bytes."""
-        broker = self._broker
-        if broker._closed_to_express or not self._journal.has_room(size):
+        core = self._core
+        if core.express_closed or not self._journal.has_room(size):
             return 0
-        now_us = broker._now()
+        now_us = core.now()
         next_us = self._engine.next_us
         return 0 if next_us is not None and next_us <= now_us else now_us
 
     def _append(self, row: Rows, *, sync: bool, then: Arrival | None = None) -> Record:
-        if self._broker._upkeep is not None:
-            self._broker._upkeep.count()
+        if self._core.upkeep is not None:
+            self._core.upkeep.count()
         return self._journal.append_one(row, sync=sync, then=then)
 
     def publish(self, log: Log, payload: bytes) -> Ticket[Sequence[int]] | None:
-        broker = self._broker
-        with broker._lock, broker._whole:
+        core = self._core
+        with core.lock, core.whole:
             plain = log.plain
             size = len(payload)
             if plain is None or size > plain.bytes_max or not (now_us := self._now(ROW_BYTES_MAX + size)):
@@ -251,14 +253,14 @@ class JournalExpress:
             self._engine.last_id = given
             batch = Batch([payload], [given], now_us, PRIORITY_DEFAULT, first=first, size=size)
             self._shelf.put(log.number, batch)
-            arrival = Arrival(broker, plain, log, batch)
-            broker._on_the_way.append(arrival)
+            arrival = Arrival(core, plain, log, batch)
+            core.on_the_way.append(arrival)
             row = message_row(log.number, first, given, now_us, payload)
             return Recorded(batch.ids, self._append(row, sync=True, then=arrival))
 
     def lease(self, log: Log, consumer: str | None) -> Ticket[Granted | None] | None:
-        broker = self._broker
-        with broker._lock, broker._whole:
+        core = self._core
+        with core.lock, core.whole:
             plain = log.plain
             if plain is None:
                 return None
@@ -275,15 +277,15 @@ class JournalExpress:
             batch = self._shelf.get(log.number, offset)
             if batch is None:
                 return None
-            number = _hold_first(broker, log, plain, consumer, now_us)
+            number = _hold_first(core, log, plain, consumer, now_us)
             row = offset - batch.first
             granted = Granted(DEFAULT_GROUP, number, (offset,), 1, [Run(batch, row, row + 1)])
             record = self._append(lease_row(log.number, DEFAULT_GROUP, offset, consumer, now_us), sync=False)
-            return Leasing(granted, record, broker._take_back, log)
+            return Leasing(granted, record, self._handing.take_back, log)
 
     def ack(self, log: Log, offset: int, number: int) -> Ticket[None] | None:
-        broker = self._broker
-        with broker._lock, broker._whole:
+        core = self._core
+        with core.lock, core.whole:
             plain = log.plain
             if plain is None:
                 return None
@@ -300,7 +302,7 @@ class JournalExpress:
                 return None
             group.leases.remove(offset)
             group.settled.add_one(offset)
-            broker._acked += 1
+            core.acked += 1
             return Recorded(None, self._append(ack_row(log.number, DEFAULT_GROUP, offset, now_us), sync=True))
 
 

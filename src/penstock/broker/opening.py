@@ -8,9 +8,19 @@ from typing import Any
 
 from penstock import limits
 from penstock.broker import sync
-from penstock.broker.embedded import Embedded, in_memory, on_disk
-from penstock.clock import Clock
-from penstock.journal.journal import check_settings
+from penstock.broker.contents import fetching
+from penstock.broker.core import Core
+from penstock.broker.embedded import Embedded
+from penstock.broker.ledger import JournalLedger, MemoryLedger, events_of
+from penstock.broker.shelf import JournalShelf, MemoryShelf
+from penstock.broker.upkeep import Upkeep
+from penstock.clock import Clock, SystemClock
+from penstock.engine.engine import Engine
+from penstock.engine.history import replay as take_in
+from penstock.ids import SnowflakeIds
+from penstock.journal.frame import Frame
+from penstock.journal.journal import Journal, check_settings
+from penstock.journal.kinds import MESSAGES
 from penstock.journal.tail import Durability
 
 
@@ -45,3 +55,50 @@ def port(path: str | Path | None, clock: Clock | None, node: int, **settings: An
         check_settings(**settings)  # a mistake is one in memory too
         return in_memory(clock, node=node, seed=seed)
     return on_disk(path, clock, node=node, seed=seed, **settings)
+
+
+def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0) -> Embedded:
+    """A broker that forgets everything when it is closed."""
+    clock = clock or SystemClock()
+    ids = SnowflakeIds(node, clock)
+    shelf = MemoryShelf()
+    engine = Engine(seed=seed, fetch=fetching(shelf), take_ids=ids.take, make_room=lambda _size: None)
+    return Embedded(Core(MemoryLedger(), shelf, clock, engine, ids))
+
+
+def on_disk(
+    path: str | Path, clock: Clock | None = None, *, node: int = 0, seed: int = 0, **settings: Any
+) -> Embedded:
+    """A broker over the journal in a directory, which this process then owns."""
+    clock = clock or SystemClock()
+    ids = SnowflakeIds(node, clock)
+    shelf = JournalShelf()
+    engine = Engine(
+        seed=seed,
+        fetch=fetching(shelf),
+        take_ids=ids.take,
+        make_room=lambda size: shelf.journal.require_room(MESSAGES, size),
+    )
+
+    def sizes_matter(number: int) -> bool:
+        log = engine.logs.get(number)
+        return log is not None and log.policy.max_bytes is not None
+
+    def replay(frame: Frame) -> None:
+        for event in events_of(frame, payloads_of=sizes_matter):
+            take_in(engine, event, frame.header.time_us)
+
+    journal = Journal(path, restore=engine.restore, replay=replay, clock=clock, **settings)
+    try:
+        ids.after(engine.last_id)
+        engine.begin_epoch(journal.epoch)
+        shelf.journal = journal
+        core = Core(JournalLedger(journal), shelf, clock, engine, ids)
+        broker = Embedded(core)
+        core.settle_down()
+        journal.tell_of_failure(core.hear_of_failure)
+        core.upkeep = Upkeep(core, journal)
+    except BaseException:
+        journal.close()
+        raise
+    return broker

@@ -15,7 +15,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
-from penstock.journal.commit import running_loop
+from penstock.errors import PenstockError
+from penstock.journal.commit import fresh_copy, running_loop
 
 if TYPE_CHECKING:  # who does not use asyncio does not pay for importing it
     import asyncio
@@ -77,6 +78,21 @@ class Recorded(Generic[T]):
     async def get(self) -> T:
         await self._record.promise(running_loop())
         return self._value
+
+
+class Refused:
+    """The answer of a call that was refused after it began to wait."""
+
+    __slots__ = ("_error",)
+
+    def __init__(self, error: PenstockError) -> None:
+        self._error = error
+
+    def wait(self) -> Any:
+        raise fresh_copy(self._error)
+
+    async def get(self) -> Any:
+        raise fresh_copy(self._error)
 
 
 class Leasing(Generic[T]):

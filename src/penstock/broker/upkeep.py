@@ -11,15 +11,20 @@ import logging
 import threading
 from typing import TYPE_CHECKING, Final
 
-from penstock.errors import PenstockError
-from penstock.journal.cleaner import clean
+from penstock.engine.engine import Engine
+from penstock.errors import BrokerClosed, PenstockError
+from penstock.journal.cleaner import DeadRange, clean
+from penstock.journal.commit import fresh_copy
 from penstock.journal.journal import Journal
 
 if TYPE_CHECKING:
-    from penstock.broker.embedded import Embedded
+    from penstock.broker.core import Core
 
 #: Changes between two snapshots: replaying so many takes about a second.
 CHANGES_AT_ONCE: Final = 20_000
+
+#: What is recorded of messages that the cleaner drops: every group had settled them, one way or another.
+SETTLED: Final = 0
 
 _LOG: Final = logging.getLogger("penstock.broker")
 
@@ -27,8 +32,8 @@ _LOG: Final = logging.getLogger("penstock.broker")
 class Upkeep:
     """What keeps a broker's journal short."""
 
-    def __init__(self, broker: Embedded, journal: Journal) -> None:
-        self._broker = broker
+    def __init__(self, core: Core, journal: Journal) -> None:
+        self._core = core
         self._journal = journal
         self._changes = 0
         self._due = threading.Event()
@@ -56,10 +61,49 @@ class Upkeep:
     def run(self) -> None:
         """Do it now."""
         try:
-            self._broker.snapshot(self._journal)
-            clean(self._journal, self._broker.dead_ranges)
+            self.snapshot()
+            clean(self._journal, self.dead_ranges)
         except PenstockError as error:
             _LOG.warning("upkeep was not done, and will be tried again: %s", error)
+
+    def snapshot(self) -> None:
+        """Keep the engine's state. What is on its way will have arrived when the barrier is reached."""
+        with self._core.lock, self._core.whole:
+            self._require_trust()
+            state = self._core.engine.encode()
+            coming = [
+                (log.number, first, batch)
+                for unit in self._core.on_the_way
+                for log, first, batch in unit.arrivals
+            ]
+            now_us = self._core.now()
+            barrier = self._journal.barrier()
+        if coming:
+            twin = Engine(
+                seed=0, fetch=lambda _log, _offsets: [], take_ids=lambda _n: [], make_room=lambda _n: None
+            )
+            twin.restore(state)
+            for number, first, batch in coming:
+                if number in twin.logs:
+                    twin.arrive([(twin.logs[number], first, batch)], now_us)
+            state = twin.encode()
+        self._journal.snapshot(state, barrier.wait())
+
+    def _require_trust(self) -> None:
+        """With the lock held: nothing is kept, or thrown away, by what an engine says that may be half changed."""
+        if self._core.failure is not None and not isinstance(self._core.failure, BrokerClosed):
+            raise fresh_copy(self._core.failure)
+
+    def dead_ranges(self, number: int, first: int, last: int) -> list[DeadRange]:
+        """Which messages of a log nobody needs any more, for the cleaner."""
+        with self._core.lock, self._core.whole:
+            self._require_trust()
+            log = self._core.engine.logs.get(number)
+            if log is None:
+                return [DeadRange(first, last, SETTLED)]
+            return [
+                DeadRange(run.start, run.stop - 1, SETTLED) for run in log.settled_by_all(first, last + 1)
+            ]
 
     def stop(self) -> None:
         """Return when nothing of it is under way any more."""

@@ -9,7 +9,8 @@ from typing import Annotated, Final
 
 import typer
 
-from penstock.broker.embedded import Embedded, on_disk
+from penstock.broker.embedded import Embedded
+from penstock.broker.opening import on_disk
 from penstock.broker.port import BrokerStats
 from penstock.broker.sync import Broker
 from penstock.cli import output

@@ -23,7 +23,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from penstock.broker import embedded
+from penstock.broker import opening
 from penstock.broker.sync import Broker, Delivery, Queue
 from penstock.clock import SECOND_US, ManualClock
 from penstock.errors import PenstockError
@@ -66,8 +66,8 @@ class BrokerMachine(RuleBasedStateMachine):
 
     def opened(self) -> Broker:
         if self.path is None:
-            return Broker(embedded.in_memory(self.clock))
-        return Broker(embedded.on_disk(self.path, self.clock, files=UnsyncedFiles(), segment_bytes=4096))
+            return Broker(opening.in_memory(self.clock))
+        return Broker(opening.on_disk(self.path, self.clock, files=UnsyncedFiles(), segment_bytes=4096))
 
     @property
     def now(self) -> int:
@@ -194,7 +194,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(killed=st.booleans())
     def reopen(self, killed: bool) -> None:
         if killed:  # nothing is said to the broker: its journal is taken away
-            self.broker._port._ledger.journal.close()  # type: ignore[attr-defined]
+            self.broker._port.core.ledger.journal.close()  # type: ignore[attr-defined]
         else:
             self.broker.close()
         self.deliveries = []

@@ -15,7 +15,9 @@ from typing import Any
 import pytest
 
 from penstock.broker import aio, sync
-from penstock.broker.embedded import Embedded, in_memory, on_disk
+from penstock.broker.core import Core
+from penstock.broker.embedded import Embedded
+from penstock.broker.opening import in_memory, on_disk
 from penstock.broker.port import Receipts
 from penstock.clock import ManualClock, SystemClock
 from penstock.errors import (
@@ -142,7 +144,7 @@ def test_one_who_was_interrupted_takes_a_message(place: Place) -> None:
     with pytest.raises(KeyboardInterrupt):
         place.queue.receive(None)
     assert place.queue.stats().waiting == 0
-    assert (place.port._lines.count, place.port._lines.next_us) == (0, None)
+    assert (place.port.core.lines.count, place.port.core.lines.next_us) == (0, None)
     place.queue.publish(b"x")
     delivery = place.queue.receive()
     assert delivery is not None
@@ -160,7 +162,7 @@ def test_a_task_that_was_cancelled_takes_a_message(place: Place) -> None:
             await task
 
     asyncio.run(run())
-    assert (place.queue.stats().waiting, place.port._lines.next_us) == (0, None)
+    assert (place.queue.stats().waiting, place.port.core.lines.next_us) == (0, None)
     place.queue.publish(b"x")
     assert place.queue.receive() is not None
 
@@ -169,7 +171,7 @@ def test_what_was_granted_to_one_who_gives_up_is_kept(place: Place) -> None:
     ticket: Any = place.port.lease(place.queue._log, "default", 1, consumer=None, wait_us=None, keep=True)
     place.queue.publish(b"x")
     assert place.queue.stats().leased == 1
-    place.port._give_up(ticket)
+    place.port._handing.give_up(ticket)
     delivery = place.queue.receive()
     assert delivery is not None
     assert delivery.attempt == 2  # it was recorded as handed out
@@ -181,7 +183,7 @@ def test_waiting_uses_up_the_line_of_a_deleted_queue(place: Place) -> None:
     place.broker.delete_queue("q")
     with pytest.raises(QueueNotFound):
         waiter.result(PATIENCE_S)
-    assert (place.port._lines.count, place.port._lines.next_us) == (0, None)
+    assert (place.port.core.lines.count, place.port.core.lines.next_us) == (0, None)
 
 
 def test_the_timer_does_not_wake_anybody(tmp_path: Path) -> None:
@@ -304,7 +306,7 @@ def test_closing_with_a_deadline_refuses_what_is_settled(place: Place) -> None:
     waiter = start(place.queue.receive, None)
     place.waiting(1)
     closing = start(place.broker.close, PATIENCE_S)
-    until(lambda: place.port._draining)
+    until(lambda: place.port.core.draining)
     with pytest.raises(BrokerClosed):
         waiter.result(PATIENCE_S)
     for refused in (place.queue.receive_many, place.queue.peek):
@@ -342,10 +344,10 @@ def test_a_consumer_that_goes_while_the_broker_closes_is_refused_or_keeps_what_i
     consumer = place.queue.subscribe("c")
     consumer.receive()
     closing = start(place.broker.close, 2)
-    until(lambda: place.port._draining)
+    until(lambda: place.port.core.draining)
     try:
         consumer.close()
-        assert place.port._nothing_is_leased()
+        assert place.port.core.nothing_is_leased()
     finally:
         closing.result(PATIENCE_S)
 
@@ -381,7 +383,7 @@ def test_a_replay_that_fails_keeps_the_directory_locked(
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Embedded, "settle_down", broken)
+        patch.setattr(Core, "settle_down", broken)
         with pytest.raises(RuntimeError):
             on_disk(tmp_path / "data")
     Place(tmp_path / "data", place.clock).broker.close()
@@ -425,12 +427,12 @@ def test_a_snapshot_loses_or_repeats_what_is_on_its_way(disk: Place) -> None:
     publishing = [start(disk.queue.publish_many, [b"2", Message(b"3", priority=1)])]
     stop.wait()  # it is written, and not yet durable
     publishing.append(start(disk.queue.publish_many, [Message(b"4", delay=5), b"5"]))
-    until(lambda: len(disk.port._on_the_way) == 2)
-    journal = disk.port._ledger.journal  # type: ignore[attr-defined]
-    snapshot = start(disk.port.snapshot, journal)
+    until(lambda: len(disk.port.core.on_the_way) == 2)
+    journal = disk.port.core.ledger.journal  # type: ignore[attr-defined]
+    snapshot = start(disk.port.core.upkeep.snapshot)  # type: ignore[union-attr]
     until(lambda: any(ticket.at_rest for ticket in list(journal._group._pending)))
     publishing.append(start(disk.queue.publish_many, [b"6"]))
-    until(lambda: len(disk.port._on_the_way) == 3)
+    until(lambda: len(disk.port.core.on_the_way) == 3)
     assert disk.payloads() == [b"0", b"1"]
     stop.open()
     for done in publishing:
@@ -449,7 +451,7 @@ def test_a_snapshot_holds_a_lease_or_an_ack_that_came_after_it(disk: Place) -> N
     disk.queue.publish_many([b"%d" % number for number in range(6)])
     held = disk.queue.receive_many(3)
     disk.queue.ack_many(held[:1])
-    disk.port.snapshot(disk.port._ledger.journal)  # type: ignore[attr-defined]
+    disk.port.core.upkeep.snapshot()  # type: ignore[union-attr]
     disk.queue.ack_many(held[1:2])
     disk.queue.receive_many(1)
     after = disk.crashed()
@@ -470,13 +472,13 @@ def test_a_snapshot_loses_what_a_letter_without_sync_overtook(disk: Place) -> No
     leader = start(disk.queue.publish, b"0")
     stop.wait()
     publishing = start(disk.queue.publish, b"1")
-    until(lambda: len(disk.port._on_the_way) == 2)
+    until(lambda: len(disk.port.core.on_the_way) == 2)
     closing = start(consumer.close)
-    until(lambda: len(disk.port._on_the_way) == 3)
+    until(lambda: len(disk.port.core.on_the_way) == 3)
     stop.let_one_pass()  # the leader's; then both of the others are in one frame
     stop.wait()
-    journal = disk.port._ledger.journal  # type: ignore[attr-defined]
-    snapshot = start(disk.port.snapshot, journal)
+    journal = disk.port.core.ledger.journal  # type: ignore[attr-defined]
+    snapshot = start(disk.port.core.upkeep.snapshot)  # type: ignore[union-attr]
     until(lambda: any(ticket.at_rest for ticket in list(journal._group._pending)))
     stop.open()
     for done in (leader, publishing, closing, snapshot):
@@ -497,7 +499,7 @@ def test_a_lost_message_is_handed_out_or_stops_the_others(delivery: str) -> None
     for number in range(4):
         queue.publish(b"%d" % number, headers={"not": "plain"})
     log = queue._log
-    place.port._shelf.drop(log.number, [0, 2])  # type: ignore[attr-defined]
+    place.port.core.shelf.drop(log.number, [0, 2])  # type: ignore[attr-defined]
     got = queue.receive_many(9)
     assert [(d.payload, d.offset) for d in got] == [(b"1", 1), (b"3", 3)]
     assert queue.receive() is None
@@ -511,7 +513,7 @@ def test_a_lost_message_is_counted_as_delayed() -> None:
     queue = place.broker.queue("lossy", delivery="at-most-once")
     queue.publish(b"0")
     queue.publish(b"1")
-    place.port._shelf.drop(queue._log.number, [0])  # type: ignore[attr-defined]
+    place.port.core.shelf.drop(queue._log.number, [0])  # type: ignore[attr-defined]
     queue.receive_many(9)
     assert queue.stats().delayed == 0
 
@@ -520,7 +522,7 @@ def test_only_lost_messages_give_an_empty_answer() -> None:
     place = Place(None)
     for number in range(3):
         place.queue.publish(b"%d" % number, headers={"not": "plain"})
-    place.port._shelf.drop(place.queue._log.number, [0, 1])  # type: ignore[attr-defined]
+    place.port.core.shelf.drop(place.queue._log.number, [0, 1])  # type: ignore[attr-defined]
     delivery = place.queue.receive()
     assert delivery is not None
     assert delivery.payload == b"2"

@@ -412,7 +412,7 @@ def test_a_closing_broker_takes_the_short_way() -> None:
     queue.publish_many([b"x", b"y"])
     first, second = queue.receive_many(2)
     closing = start(place.broker.close, PATIENCE_S)
-    until(lambda: place.port._draining)
+    until(lambda: place.port.core.draining)
     first.ack()
     try:
         with pytest.raises(BrokerClosed):
@@ -467,7 +467,7 @@ def test_a_child_that_was_forked_while_another_thread_published_hangs() -> None:
     held, enough = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with place.port._lock:
+        with place.port.core.lock:
             held.set()
             enough.wait(PATIENCE_S)
 

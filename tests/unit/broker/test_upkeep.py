@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from penstock.broker import sync, upkeep
-from penstock.broker.embedded import Embedded, on_disk
+from penstock.broker.embedded import Embedded
+from penstock.broker.opening import on_disk
 from penstock.clock import ManualClock
 from tests.unit.broker.patience import until
 from tests.unit.journal.watched import Watched, failing, nothing
@@ -31,7 +32,7 @@ class Place:
 
     @property
     def upkeep(self) -> upkeep.Upkeep:
-        found = self.port._upkeep
+        found = self.port.core.upkeep
         assert found is not None
         return found
 

@@ -18,7 +18,8 @@ import pytest
 import penstock
 from penstock.broker import aio, sync
 from penstock.broker.deliveries import receipts
-from penstock.broker.embedded import Embedded, in_memory, on_disk
+from penstock.broker.embedded import Embedded
+from penstock.broker.opening import in_memory, on_disk
 from penstock.broker.worker import AioWorker, Worker
 from penstock.clock import ManualClock
 from penstock.errors import BrokerClosed, DiskFull, InvalidArgument, PenstockError, QueueNotFound
