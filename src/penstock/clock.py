@@ -29,6 +29,8 @@ SECOND_US: Final = 1_000_000
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _UNIX_EPOCH) // _MICROSECOND
+_LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _UNIX_EPOCH) // _MICROSECOND
 
 
 class Clock(Protocol):
@@ -115,7 +117,10 @@ def to_us(moment: datetime, field: str = "time") -> int:
         raise InvalidArgument(
             f"{field} is {moment!r}, which has no time zone; give an aware datetime (tzinfo=UTC)"
         )
-    return (moment - _UNIX_EPOCH) // _MICROSECOND
+    us = (moment - _UNIX_EPOCH) // _MICROSECOND
+    if not _FIRST_US <= us <= _LAST_US:  # its time zone carries it out of the calendar
+        raise InvalidArgument(f"{field} is {moment!r}, which is not between the years 1 and 9999 in UTC")
+    return us
 
 
 def to_datetime(us: int) -> datetime:

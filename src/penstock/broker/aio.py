@@ -54,8 +54,9 @@ class Delivery(Leased, gc=False, weakref=False):
 class Queue:
     """A log read by competing consumers: each message is processed once."""
 
-    def __init__(self, broker: Broker, log: Handle) -> None:
+    def __init__(self, broker: Broker, log: Handle, *, of_dead_letters: bool = False) -> None:
         self._broker = broker
+        self._of_dead_letters = of_dead_letters  # of some queue: then they are what a redrive moves
         self._port = broker._port
         self._log = log
 
@@ -166,7 +167,8 @@ class Queue:
 
     async def dead_letters(self) -> Queue:
         """The queue of what failed for good: an ordinary queue, which can also be redriven."""
-        return Queue(self._broker, await self._port.change(self._log, "dead-letters").get())
+        log = await self._port.change(self._log, "dead-letters").get()
+        return Queue(self._broker, log, of_dead_letters=True)
 
     async def redrive(
         self, *, where: str | None = None, limit: int | None = None, rate: float | None = None, to: str | None = None
@@ -175,7 +177,9 @@ class Queue:
 
         `where` is a filter, `limit` the most that are moved, `rate` the most in a second.
         """
-        dead = await self._port.change(self._log, "redrive").get()
+        dead = self._log
+        if not self._of_dead_letters:
+            dead = await self._port.change(self._log, "redrive").get()
         plan = calls.Redrive(self._port, dead, where, limit, rate, to)
         while plan.more():
             plan.took(await plan.step().get())

@@ -305,12 +305,11 @@ class Embedded:
                     raise QueueNotFound(f"no queue named {to!r}; create it with create_queue({to!r})")
                 if target is found:
                     raise InvalidArgument(f"{to!r} holds these dead letters: redrive them to another queue")
-            chosen, left = self._to_redrive(
-                found, target, count, where, range(found.arrived) if span is None else span
-            )
+            whole = range(found.arrived) if span is None else span
+            chosen, left = self._to_redrive(found, target, count, where, whole)
             moved = dead.redrive(self.core.engine, found, chosen, target, now_us, change)
             if len(moved) < len(chosen):  # there was no room for all of them
-                left = range(next(offset for offset in chosen if offset not in moved), left.stop)
+                left = range(next(offset for offset in chosen if offset not in moved), whole.stop)
             answer = Redriven(len(moved), left)
             return Recorded(answer, self.core.record(change)) if change else Answer(answer)
 
@@ -329,10 +328,9 @@ class Embedded:
                 batch = self.core.shelf.get(log.number, offset)
                 if batch is not None and offset not in group.leases:
                     message = message_of(batch, offset - batch.first)
-                    whole = (
-                        target is not None or dead.origin(self.core.engine, log, message.headers) is not None
-                    )
-                    if whole and (where is None or where(message)):
+                    if dead.has_way_back(self.core.engine, log, message.headers, target) and (
+                        where is None or where(message)
+                    ):
                         more = MESSAGE_OVERHEAD_BYTES + bytes_of(
                             batch.part(offset - batch.first, offset - batch.first + 1)
                         )

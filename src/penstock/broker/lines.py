@@ -1,7 +1,7 @@
 """Who waits for messages: a line for each log and group, in the order in which they came.
 
 Those who wait for a limited time also stand in a heap, by the end of their patience. Who has left his line is not looked for in it: he is
-passed over when he comes up.
+passed over when he comes up, or swept out with others.
 """
 
 from __future__ import annotations
@@ -9,9 +9,13 @@ from __future__ import annotations
 import heapq
 from collections import deque
 from collections.abc import Iterator
+from typing import Final
 
 from penstock.broker.ticket import Waiting
 from penstock.engine.log import Log
+
+#: So many who have left are not worth sweeping.
+FEW: Final = 64
 
 
 class Lines:
@@ -44,8 +48,9 @@ class Lines:
         waiting.stands = False
         self.count -= 1
         waiting.place[0].receivers -= 1
-        if not self.count:
-            self._patience.clear()
+        if len(self._patience) > 2 * self.count + FEW:
+            self._patience = [entry for entry in self._patience if entry[2].stands]
+            heapq.heapify(self._patience)
         return True
 
     def of(self, log: Log, group: str) -> list[Waiting]:

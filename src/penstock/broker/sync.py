@@ -53,8 +53,9 @@ class Delivery(Leased, gc=False, weakref=False):
 class Queue:
     """A log read by competing consumers: each message is processed once."""
 
-    def __init__(self, broker: Broker, log: Handle) -> None:
+    def __init__(self, broker: Broker, log: Handle, *, of_dead_letters: bool = False) -> None:
         self._broker = broker
+        self._of_dead_letters = of_dead_letters  # of some queue: then they are what a redrive moves
         self._port = broker._port
         self._express = broker._express
         self._log = log
@@ -182,7 +183,8 @@ class Queue:
 
     def dead_letters(self) -> Queue:
         """The queue of what failed for good: an ordinary queue, which can also be redriven."""
-        return Queue(self._broker, self._port.change(self._log, "dead-letters").wait())
+        log = self._port.change(self._log, "dead-letters").wait()
+        return Queue(self._broker, log, of_dead_letters=True)
 
     def redrive(
         self,
@@ -196,7 +198,9 @@ class Queue:
 
         `where` is a filter, `limit` the most that are moved, `rate` the most in a second.
         """
-        dead = self._port.change(self._log, "redrive").wait()
+        dead = self._log
+        if not self._of_dead_letters:
+            dead = self._port.change(self._log, "redrive").wait()
         plan = calls.Redrive(self._port, dead, where, limit, rate, to)
         while plan.more():
             plan.took(plan.step().wait())

@@ -109,6 +109,12 @@ def origin(engine: Engine, log: Log, headers: Mapping[str, str]) -> Log | None:
     return engine.find(log.namespace, headers.get(letter.ORIGIN, ""))
 
 
+def has_way_back(engine: Engine, log: Log, headers: Mapping[str, str], to: Log | None) -> bool:
+    """Whether a message is a dead letter that can go back, or to another log: what a queue has of its own beside them stays."""
+    mine = is_dead_letter_name(log.name) or letter.is_letter(headers)
+    return mine and (to or origin(engine, log, headers)) is not None
+
+
 def redrive(
     engine: Engine, log: Log, offsets: Sequence[int], to: Log | None, now_us: int, change: Change
 ) -> list[int]:
