@@ -37,7 +37,7 @@ from penstock.engine.change import Change
 from penstock.engine.engine import Engine
 from penstock.engine.events import Batch
 from penstock.engine.log import Log
-from penstock.errors import BatchTooLarge, BrokerClosed, ForkedProcess, JournalFailed, PenstockError
+from penstock.errors import BatchTooLarge, BrokerClosed, DiskFull, ForkedProcess, JournalFailed, PenstockError
 from penstock.ids import SnowflakeIds
 from penstock.journal.commit import fresh_copy, uninterrupted
 from penstock.journal.files import at_fork
@@ -238,7 +238,12 @@ class Core:
 
     def require_room(self, kind: Kind, size: int) -> None:
         if self.journal is not None:
-            self.journal.require_room(kind, size)
+            try:
+                self.journal.require_room(kind, size)
+            except DiskFull:
+                if self.upkeep is not None:
+                    self.upkeep.press()
+                raise
         elif size > FRAME_BYTES_MAX:
             raise BatchTooLarge(
                 f"a batch of {size} bytes is over the bound of {FRAME_BYTES_MAX} bytes: make it several"
@@ -368,7 +373,7 @@ class Core:
                 self.upkeep.stop()
             if whole and self.upkeep is not None:
                 with suppress(PenstockError):  # it only saves time when the broker is opened again
-                    self.upkeep.snapshot()
+                    self.upkeep.last()
         finally:
             self.ledger.close()
 

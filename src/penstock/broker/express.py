@@ -11,8 +11,7 @@ nothing changed: a queue with another policy, something that has fallen due, a m
 kind.
 
 In memory (`Express`) everything holds at once, so the shell for threads asks here before it calls the port, and gets answers, not tickets. Time is the
-engine's, as the ordinary way last knew it; only an ack does not look at it, so one that comes late is taken as long as nobody has noticed that its
-lease is over. On a journal (`JournalExpress`) it is the port itself that asks.
+engine's, as the ordinary way last knew it. On a journal (`JournalExpress`) it is the port itself that asks.
 """
 
 from __future__ import annotations
@@ -90,7 +89,7 @@ class Express:
                 log.next_offset = log.arrived = offset + 1
                 log.published += 1
                 if log.priorities.last != PRIORITY_DEFAULT:
-                    log.priorities.append(offset, PRIORITY_DEFAULT)
+                    log.note_priority(offset, PRIORITY_DEFAULT)
                 plain.contents[offset] = (payload, given, now_us)
                 plain.lane.append(offset, offset + 1)
                 plain.lanes.count += 1
@@ -143,7 +142,10 @@ class Express:
                     or lease.number != number
                     or group.tally
                     or group.overdue
-                    or len(log.priorities) > log.runs_max
+                    or (
+                        lease.deadline_us is not None
+                        and lease.deadline_us <= self._monotonic() + core.ahead_us
+                    )
                 ):
                     return False
                 leases.remove(offset)
@@ -169,8 +171,7 @@ def _hold_first(core: Core, log: Log, plain: Plain, consumer: str | None, now_us
     engine._lease_number = number = engine._lease_number + 1
     leases = plain.group.leases
     deadline_us = None if plain.visible_us is None else now_us + plain.visible_us
-    lease = Lease(number, [(place, offset, offset + 1, priority)], consumer, deadline_us)
-    lease.held = 1
+    lease = Lease(number, [(place, offset, offset + 1, priority)], consumer, deadline_us, 1)
     leases._by_offset[offset] = lease
     if deadline_us is not None:
         heappush(leases._deadlines, (deadline_us, number, lease))
@@ -209,7 +210,7 @@ class Arrival:
                 return
             log.arrived = first + 1
             if log.priorities.last != PRIORITY_DEFAULT:
-                log.priorities.append(first, PRIORITY_DEFAULT)
+                log.note_priority(first, PRIORITY_DEFAULT)
             plain.lane.append(first, first + 1)
             plain.lanes.count += 1
 
@@ -296,7 +297,6 @@ class JournalExpress:
                 or lease.number != number
                 or group.tally
                 or group.overdue
-                or len(log.priorities) > log.runs_max
                 or not (now_us := self._now(ROW_BYTES_MAX))
             ):
                 return None

@@ -142,7 +142,10 @@ class Handing:
                 if held:
                     numbers = [found.group(group).leases.number_of(offset) for offset in held]
                     self.core.engine.give_back(found, found.group(group), held, numbers, now_us, change)
-            return Recorded(None, self.core.record(change, sync=False)) if change else Answer(None)
+            if change:
+                return Recorded(None, self.core.record(change, sync=False))
+            self.core.follow()  # the next one may be active now
+            return Answer(None)
 
     def _detach(self, log: Log, group: str, consumer: str, now_us: int) -> None:
         """With the lock held: what a consumer waits for will not come, and the next one may be active."""

@@ -1,6 +1,6 @@
 """Snapshots and cleaning while a broker is in use: so that opening stays quick, and consumed messages give their disk space back.
 
-A thread of its own does it, now and then, counted in changes. Publishers and consumers wait only while the engine's state is packed: plain queued messages
+A thread of its own does it, now and then, counted in changes and bytes, and at once when the disk is full; the last time at the end. Publishers and consumers wait only while the engine's state is packed: plain queued messages
 take no time in that, a million that are delayed, retried or deduplicated take a third of a second. What cannot be done (a full disk,
 say) is said in the log and tried again later: nothing depends on it but time and space.
 """
@@ -23,6 +23,12 @@ if TYPE_CHECKING:
 #: Changes between two snapshots: replaying so many takes about a second.
 CHANGES_AT_ONCE: Final = 20_000
 
+#: Or so many bytes: what was consumed stays on the disk until then.
+BYTES_AT_ONCE: Final = 64 << 20
+
+#: On a full disk, between two attempts to give space back.
+PRESSED_PAUSE_S: Final = 1.0
+
 #: What is recorded of messages that the cleaner drops: every group had settled them, one way or another.
 SETTLED: Final = 0
 
@@ -36,35 +42,63 @@ class Upkeep:
         self._core = core
         self._journal = journal
         self._changes = 0
+        self._written = journal.written
+        self._pressed = False
         self._due = threading.Event()
-        self._stopped = False
+        self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
 
     def count(self) -> None:
         """With the broker's lock held: something was recorded."""
         self._changes += 1
-        if self._changes < CHANGES_AT_ONCE or self._stopped:
+        if (
+            self._changes >= CHANGES_AT_ONCE
+            or self._pressed
+            or self._journal.written - self._written >= BYTES_AT_ONCE
+        ):
+            self._begin()
+
+    def press(self) -> None:
+        """With the broker's lock held: there is no room on the disk. Until some was given back, what is consumed is cleaned soon."""
+        self._pressed = True
+        self._begin()
+
+    def _begin(self) -> None:
+        if self._stopped.is_set():
             return
         self._changes = 0
+        self._written = self._journal.written
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep_up, name="penstock-upkeep", daemon=True)
             self._thread.start()
         self._due.set()
 
     def _keep_up(self) -> None:
-        while not self._stopped:
+        while not self._stopped.is_set():
             self._due.wait()
             self._due.clear()
-            if not self._stopped:
+            if not self._stopped.is_set():
                 self.run()
+            if self._pressed:
+                self._stopped.wait(PRESSED_PAUSE_S)
 
     def run(self) -> None:
         """Do it now."""
         try:
             self.snapshot()
-            clean(self._journal, self.dead_ranges)
+            done = clean(self._journal, self.dead_ranges)
+            if self._pressed and not done.bytes:  # what only one snapshot covered may go after another one
+                self.snapshot()
+                done = clean(self._journal, self.dead_ranges)
+            if done.bytes:
+                self._pressed = False
         except PenstockError as error:
             _LOG.warning("upkeep was not done, and will be tried again: %s", error)
+
+    def last(self) -> None:
+        """Before the end: clean what takes no time, and keep a snapshot, so that the next opening is quick."""
+        clean(self._journal, self.dead_ranges, rewriting=False)
+        self.snapshot()
 
     def snapshot(self) -> None:
         """Keep the engine's state. What is on its way will have arrived when the barrier is reached."""
@@ -107,7 +141,7 @@ class Upkeep:
 
     def stop(self) -> None:
         """Return when nothing of it is under way any more."""
-        self._stopped = True
+        self._stopped.set()
         self._due.set()
         if self._thread is not None:
             self._thread.join()

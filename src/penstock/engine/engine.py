@@ -145,6 +145,7 @@ class Engine:
         log.policy = policy
         self.aim(log, 1)
         self._set_alarm(log)
+        self.stirred.add(log)  # others may be given messages now
         change.events.append(_declared(log, Action.ALTER, now_us))
 
     def delete(self, log: Log, now_us: int, change: Change) -> None:
@@ -478,8 +479,6 @@ class Engine:
         if group.keys:
             self._next_of_keys(log, group, offsets)
         log.forget(offsets, now_us)
-        if len(log.priorities) > log.runs_max:
-            log.forget_settled()
         if len(log.groups) == 1:
             self.released.append((log, offsets))
         else:

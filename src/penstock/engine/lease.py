@@ -19,26 +19,23 @@ import heapq
 from collections.abc import Iterable, Iterator
 from typing import Final
 
+import msgspec
+
 from penstock.engine.lane import Piece, part
 
 #: How many deadlines of ended leases are kept at the least before they are swept.
 ENDED_LEASES_MAX: Final = 1000
 
 
-class Lease:
+class Lease(msgspec.Struct, eq=False, gc=False):
     """Messages that were handed out together."""
 
-    __slots__ = ("_places", "consumer", "deadline_us", "held", "number", "pieces")
-
-    def __init__(
-        self, number: int, pieces: list[Piece], consumer: str | None, deadline_us: int | None
-    ) -> None:
-        self.number = number
-        self.pieces = pieces
-        self.consumer = consumer
-        self.deadline_us = deadline_us
-        self.held = 0
-        self._places: dict[int, Piece] | None = None  # made when it is first asked for
+    number: int
+    pieces: list[Piece]
+    consumer: str | None
+    deadline_us: int | None
+    held: int = 0
+    _places: dict[int, Piece] | None = None  # made when it is first asked for
 
     def __lt__(self, other: Lease) -> bool:
         return id(self) < id(other)  # two of one number, after extending: either may go first

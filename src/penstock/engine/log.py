@@ -268,10 +268,17 @@ class Log:
 
     def _note_priorities(self, first: int, batch: Batch) -> None:
         if type(batch.priority) is int:
-            self.priorities.append(first, batch.priority)
+            if self.priorities.last != batch.priority:
+                self.note_priority(first, batch.priority)
         else:
             for priority, start, _ in self._same_priority(first, batch.priority):
-                self.priorities.append(start, priority)
+                self.note_priority(start, priority)
+
+    def note_priority(self, start: int, priority: int) -> None:
+        """From `start` on, messages have another priority. Now and then it is looked for those that nobody needs any more."""
+        self.priorities.append(start, priority)
+        if len(self.priorities) > self.runs_max:
+            self.forget_settled()
 
     def _note_expiries(self, first: int, batch: Batch) -> None:
         expires = batch.expires_at

@@ -226,6 +226,11 @@ class Journal:
         ticket.wait()
         return self.durable_sequence
 
+    @property
+    def written(self) -> int:
+        """Bytes of rows that were committed since it was opened."""
+        return self._tail.written
+
     def has_room(self, size: int) -> bool:
         """Whether rows of `size` bytes in all, of any kind, surely fit. Nobody else may append in between."""
         return self._tail.has_room(size + frames.OVERHEAD)

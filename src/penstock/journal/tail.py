@@ -79,6 +79,7 @@ class Tail:
         self._dirty = threading.Event()
         self._stopped = threading.Event()
         self._syncer: threading.Thread | None = None
+        self.written = 0  # bytes of rows, since it was opened
         self.held: Holdings
         self.state: State
         self._mark_file: MarkFile
@@ -208,6 +209,7 @@ class Tail:
         content, interrupted = finishing(self._write_frame, rows, sequence, time_us)
         with self.lock:
             active.advance(content, sequence, time_us, self.epoch)
+            self.written += content.bytes
             held.info.end = active.end
             self.sequence = sequence
             self.state.apply(content.spans, content.sections)
