@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
@@ -58,6 +59,11 @@ class SystemClock:
 
     def monotonic_us(self) -> int:
         return time.monotonic_ns() // 1000
+
+
+def nanoseconds_of(clock: Clock) -> Callable[[], int]:
+    """A clock's monotonic time in nanoseconds, for those who ask it a million times a second: the machine's own in one call."""
+    return time.monotonic_ns if type(clock) is SystemClock else lambda: clock.monotonic_us() * 1000
 
 
 class ManualClock:

@@ -24,7 +24,7 @@ from penstock.broker.ledger import ROW_BYTES_MAX, ack_row, lease_row, message_ro
 from penstock.broker.port import Granted
 from penstock.broker.shelf import Run
 from penstock.broker.ticket import Leasing, Record, Recorded, Ticket
-from penstock.clock import SECOND_US
+from penstock.clock import SECOND_US, nanoseconds_of
 from penstock.engine.events import Batch
 from penstock.engine.lease import Lease
 from penstock.engine.log import DEFAULT_GROUP, Log, Plain
@@ -57,7 +57,7 @@ class Express:
         self._alarms = core.engine._alarms
         self._ids = core.ids
         self._shelf: Any = core.shelf
-        self._monotonic = core.clock.monotonic_us
+        self._monotonic_ns = nanoseconds_of(core.clock)
         self._calls = 0
 
     def publish(self, log: Any, payload: bytes) -> int:
@@ -65,7 +65,7 @@ class Express:
         core = self._core
         with core.lock:
             try:
-                now_us = self._monotonic() + core.ahead_us
+                now_us = self._monotonic_ns() // 1000 + core.ahead_us
                 alarms = self._alarms
                 plain = log.plain
                 if (
@@ -103,7 +103,7 @@ class Express:
         core = self._core
         with core.lock:
             try:
-                now_us = self._monotonic() + core.ahead_us
+                now_us = self._monotonic_ns() // 1000 + core.ahead_us
                 alarms = self._alarms
                 plain = log.plain
                 if plain is None or (alarms and alarms[0][0] <= now_us) or core.express_closed:
@@ -144,7 +144,7 @@ class Express:
                     or group.overdue
                     or (
                         lease.deadline_us is not None
-                        and lease.deadline_us <= self._monotonic() + core.ahead_us
+                        and lease.deadline_us <= self._monotonic_ns() // 1000 + core.ahead_us
                     )
                 ):
                     return False
