@@ -58,7 +58,6 @@ class Express:
         self._ids = core.ids
         self._shelf: Any = core.shelf
         self._monotonic_ns = nanoseconds_of(core.clock)
-        self._calls = 0
 
     def publish(self, log: Any, payload: bytes) -> int:
         """The message's id, or 0 if it must be published the ordinary way."""
@@ -76,15 +75,14 @@ class Express:
                     or core.express_closed
                 ):
                     return 0
-                self._calls += 1
-                if not self._calls & _LOOK_UP:
-                    core.now()  # the wall clock may have been set forward
                 ids = self._ids
                 given = ids._last + 1
                 if not given & _SEQUENCE or given < ((now_us - EPOCH_US) // 1000) << _TIME_SHIFT:
                     given = ids.next()
                 else:
                     ids._last = given
+                if not given & _LOOK_UP:
+                    core.now()  # the wall clock may have been set forward
                 offset = log.next_offset
                 log.next_offset = log.arrived = offset + 1
                 log.published += 1
@@ -111,7 +109,7 @@ class Express:
                 lanes, lane = plain.lanes, plain.lane
                 if not lanes.count:
                     return None
-                if lane.count != lanes.count or lane._returned or plain.group.tally:
+                if lane.count != lanes.count or lane._returned or plain.group.tally.count:
                     return LATER
                 offset = lane._queue[0][1]
                 content = plain.contents.get(offset)
@@ -140,7 +138,7 @@ class Express:
                 if (
                     lease is None
                     or lease.number != number
-                    or group.tally
+                    or group.tally.count
                     or group.overdue
                     or (
                         lease.deadline_us is not None
@@ -270,7 +268,7 @@ class JournalExpress:
                 not lanes.count
                 or lane.count != lanes.count
                 or lane._returned
-                or group.tally
+                or group.tally.count
                 or not (now_us := self._now(2 * ROW_BYTES_MAX))
             ):
                 return None
@@ -295,7 +293,7 @@ class JournalExpress:
             if (
                 lease is None
                 or lease.number != number
-                or group.tally
+                or group.tally.count
                 or group.overdue
                 or not (now_us := self._now(ROW_BYTES_MAX))
             ):
