@@ -20,7 +20,7 @@ from penstock.engine.history import replay as take_in
 from penstock.ids import SnowflakeIds
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal, check_settings
-from penstock.journal.kinds import MESSAGES
+from penstock.journal.kinds import MESSAGES, SETTLEMENTS
 from penstock.journal.tail import Durability
 
 
@@ -62,7 +62,9 @@ def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0) -> Em
     clock = clock or SystemClock()
     ids = SnowflakeIds(node, clock)
     shelf = MemoryShelf()
-    engine = Engine(seed=seed, fetch=fetching(shelf), take_ids=ids.take, make_room=lambda _size: None)
+    engine = Engine(
+        seed=seed, fetch=fetching(shelf), take_ids=ids.take, make_room=lambda _size, _settling: None
+    )
     return Embedded(Core(MemoryLedger(), shelf, clock, engine, ids))
 
 
@@ -77,7 +79,9 @@ def on_disk(
         seed=seed,
         fetch=fetching(shelf),
         take_ids=ids.take,
-        make_room=lambda size: shelf.journal.require_room(MESSAGES, size),
+        make_room=lambda size, settling: shelf.journal.require_space(
+            SETTLEMENTS if settling else MESSAGES, size
+        ),
     )
 
     def sizes_matter(number: int) -> bool:

@@ -114,7 +114,10 @@ class Upkeep:
             barrier = self._journal.barrier()
         if coming:
             twin = Engine(
-                seed=0, fetch=lambda _log, _offsets: [], take_ids=lambda _n: [], make_room=lambda _n: None
+                seed=0,
+                fetch=lambda _log, _offsets: [],
+                take_ids=lambda _n: [],
+                make_room=lambda _n, _settling: None,
             )
             twin.restore(state)
             for number, first, batch in coming:

@@ -242,13 +242,17 @@ class Journal:
         """
         if self.has_room(size):
             return
+        if size + frames.OVERHEAD > limits.FRAME_BYTES_MAX:
+            self._require_open()
+            raise BatchTooLarge(
+                f"a commit of {size} bytes is over the bound of {limits.FRAME_BYTES_MAX} bytes: make it several"
+            )
+        self.require_space(kind, size)
+
+    def require_space(self, kind: Kind, size: int) -> None:
+        """The same for rows that are appended in several commits."""
         with self._lock:
-            if self._group.failure is not None:
-                raise self._tail.failure()
-            if size + frames.OVERHEAD > limits.FRAME_BYTES_MAX:
-                raise BatchTooLarge(
-                    f"a commit of {size} bytes is over the bound of {limits.FRAME_BYTES_MAX} bytes: make it several"
-                )
+            self._require_open()
             self._tail.take_room([kind], size + frames.OVERHEAD)
 
     def tell_of_failure(self, callback: Callable[[PenstockError], None]) -> None:

@@ -259,6 +259,6 @@ def test_an_engine_that_is_restored_gives_other_bytes() -> None:
     for step in (("publish", 4, 1), ("delayed", 3, 40), ("mortal", 2, 60), ("lease", 2, 0), ("nack", 0, 1)):
         perform(machine, log, step)
     data = machine.engine.encode()
-    twin = Engine(seed=0, fetch=lambda *_: [], take_ids=lambda _n: [], make_room=lambda _n: None)
+    twin = Engine(seed=0, fetch=lambda *_: [], take_ids=lambda _n: [], make_room=lambda _n, _settling: None)
     twin.restore(data)
     assert twin.encode() == data
