@@ -20,7 +20,7 @@ from penstock.engine.history import replay as take_in
 from penstock.ids import SnowflakeIds
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal, check_settings
-from penstock.journal.kinds import MESSAGES, SETTLEMENTS
+from penstock.journal.kinds import MESSAGES, METADATA
 from penstock.journal.tail import Durability
 
 
@@ -62,7 +62,7 @@ def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0) -> Em
     clock = clock or SystemClock()
     ids = SnowflakeIds(node, clock)
     shelf = MemoryShelf()
-    engine = Engine(
+    engine = Engine(  # what expires or is purged leaves the last of the reserve to acknowledging
         seed=seed, fetch=fetching(shelf), take_ids=ids.take, make_room=lambda _size, _settling: None
     )
     return Embedded(Core(MemoryLedger(), shelf, clock, engine, ids))
@@ -75,7 +75,7 @@ def on_disk(
     clock = clock or SystemClock()
     ids = SnowflakeIds(node, clock)
     shelf = JournalShelf()
-    engine = Engine(
+    engine = Engine(  # what expires or is purged leaves the last of the reserve to acknowledging
         seed=seed,
         fetch=fetching(shelf),
         take_ids=ids.take,
