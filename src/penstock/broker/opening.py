@@ -80,7 +80,7 @@ def on_disk(
         fetch=fetching(shelf),
         take_ids=ids.take,
         make_room=lambda size, settling: shelf.journal.require_space(
-            SETTLEMENTS if settling else MESSAGES, size
+            METADATA if settling else MESSAGES, size
         ),
     )
 
