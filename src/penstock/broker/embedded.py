@@ -666,7 +666,7 @@ class Embedded:
             )
             moved = dead.redrive(self._engine, found, chosen, target, now_us, change)
             if len(moved) < len(chosen):  # there was no room for all of them
-                left = range(next(offset for offset in chosen if offset not in moved), left.stop)
+                left = range(min(set(chosen) - set(moved)), found.arrived if span is None else span.stop)
             answer = Redriven(len(moved), left)
             return Recorded(answer, self._record(change)) if change else Answer(answer)
 
