@@ -104,7 +104,7 @@ def _forward_us(seconds: float, us: int) -> int:
 
 
 def to_us(moment: datetime, field: str = "time") -> int:
-    """Microseconds since 1970 UTC of an aware `datetime`, exactly.
+    """Microseconds since 1970 UTC of an aware `datetime`, exactly; at most the last moment that UTC has.
 
     >>> to_us(datetime(2026, 1, 1, tzinfo=UTC))
     1767225600000000
@@ -115,7 +115,7 @@ def to_us(moment: datetime, field: str = "time") -> int:
         raise InvalidArgument(
             f"{field} is {moment!r}, which has no time zone; give an aware datetime (tzinfo=UTC)"
         )
-    return (moment - _UNIX_EPOCH) // _MICROSECOND
+    return (min(moment, datetime.max.replace(tzinfo=UTC)) - _UNIX_EPOCH) // _MICROSECOND
 
 
 def to_datetime(us: int) -> datetime:

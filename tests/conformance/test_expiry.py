@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -66,6 +66,16 @@ def test_a_message_with_a_last_moment_outlives_it(home: Home, queue: Queue) -> N
     assert payloads(queue.peek()) == [b"a"]
     home.advance(2)
     assert_nothing_left(queue)
+
+
+@pytest.mark.parametrize("hours", [-5, 0, 5])
+def test_never_in_some_zone_breaks_the_broker(home: Home, queue: Queue, hours: int) -> None:
+    never = datetime.max.replace(tzinfo=timezone(timedelta(hours=hours)))
+    queue.publish_many([Message(b"a", expires_at=never), Message(b"b", deliver_at=never)])
+    assert payloads(queue.peek(5)) == [b"a"]
+    home.advance(3600)
+    assert drain(queue) == [b"a"]
+    assert counts(queue) == expected(delayed=1)
 
 
 def test_a_message_that_has_expired_already_is_published(home: Home, queue: Queue) -> None:
