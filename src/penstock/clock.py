@@ -30,8 +30,6 @@ SECOND_US: Final = 1_000_000
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
-_FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _UNIX_EPOCH) // _MICROSECOND
-_LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _UNIX_EPOCH) // _MICROSECOND
 
 
 class Clock(Protocol):
@@ -112,7 +110,7 @@ def _forward_us(seconds: float, us: int) -> int:
 
 
 def to_us(moment: datetime, field: str = "time") -> int:
-    """Microseconds since 1970 UTC of an aware `datetime`, exactly.
+    """Microseconds since 1970 UTC of an aware `datetime`, exactly; at most the last moment that UTC has.
 
     >>> to_us(datetime(2026, 1, 1, tzinfo=UTC))
     1767225600000000
@@ -123,10 +121,7 @@ def to_us(moment: datetime, field: str = "time") -> int:
         raise InvalidArgument(
             f"{field} is {moment!r}, which has no time zone; give an aware datetime (tzinfo=UTC)"
         )
-    us = (moment - _UNIX_EPOCH) // _MICROSECOND
-    if not _FIRST_US <= us <= _LAST_US:  # its time zone carries it out of the calendar
-        raise InvalidArgument(f"{field} is {moment!r}, which is not between the years 1 and 9999 in UTC")
-    return us
+    return (min(moment, datetime.max.replace(tzinfo=UTC)) - _UNIX_EPOCH) // _MICROSECOND
 
 
 def to_datetime(us: int) -> datetime:

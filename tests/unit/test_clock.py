@@ -68,6 +68,12 @@ def test_the_zone_of_a_time_is_ignored() -> None:
     assert to_us(datetime(2026, 1, 1, 9, tzinfo=tokyo)) == to_us(datetime(2026, 1, 1, tzinfo=UTC))
 
 
+@pytest.mark.parametrize("hours", [-12, 0, 12])
+def test_the_last_moment_of_a_western_zone_has_no_way_back(hours: int) -> None:
+    never = datetime.max.replace(tzinfo=timezone(timedelta(hours=hours)))
+    assert to_datetime(to_us(never)) == min(never, datetime.max.replace(tzinfo=UTC))
+
+
 @given(st.datetimes(timezones=st.just(UTC)))
 def test_a_microsecond_is_lost_between_datetime_and_integer(moment: datetime) -> None:
     assert to_datetime(to_us(moment)) == moment

@@ -452,7 +452,8 @@ class Engine:
             change.events.append(_ended(log, group, offsets, outcome, now_us))
 
     def withdraw(self, log: Log, group: Group, offsets: Offsets) -> None:
-        """Take messages out, wherever they are. Their offsets rise."""
+        """Take messages out, wherever they are: what is still being recorded is nowhere. Their offsets rise."""
+        offsets = [o for o in offsets if o < log.arrived] if log.arrived < log.next_offset else offsets
         if len(offsets) <= FEW:
             for offset in offsets:
                 self._withdraw_one(log, group, offset)

@@ -155,7 +155,7 @@ def parcels(found: Iterable[range], most: int) -> Iterator[Offsets]:
     """Ranges that rise, in as few parts as can be: long ones as they are, short ones together, at most so many messages in each.
 
     >>> list(parcels([range(0, 2), range(2, 5), range(7, 8)], 4))
-    [range(0, 5), [7]]
+    [range(0, 5), range(7, 8)]
     """
     scattered: list[int] = []
     for run in _joined(found):

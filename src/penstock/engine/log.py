@@ -412,7 +412,8 @@ class Log:
         log = cls(
             stored.number, stored.namespace, stored.name, msgspec.msgpack.decode(stored.policy, type=Policy)
         )
-        log.next_offset = log.arrived = stored.next_offset
+        # What was on its way when it was stored arrives yet, unless it was dropped.
+        log.next_offset = log.arrived = log.dropped_before = stored.next_offset
         log.priorities = Runs(*stored.priorities)
         log.delayed = Timeline.decode(stored.delayed)
         log.expiries = Timeline.decode(stored.expiries)
