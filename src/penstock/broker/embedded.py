@@ -169,7 +169,8 @@ class Embedded:
                     answer = found
             else:
                 answer = self.core.engine.dead_letters(found, now_us, change)
-            return Recorded(answer, self.core.record(change)) if change else Answer(answer)
+            # What another caller has just changed may not be durable yet: then this answer waits for that too.
+            return Answer(answer) if what == "redrive" else Recorded(answer, self.core.record(change))
 
     # --- publishing ---
 
