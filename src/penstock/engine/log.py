@@ -437,7 +437,7 @@ class Log:
             for offset in group.overdue:
                 log.expiries.add(0, offset)
         log.published = stored.published
-        for _, offset in log.delayed.items():
+        for _, offset in log.delayed.items():  # noqa: PERF102  # it is no dict
             settled = sum(offset in group.settled for group in log.groups.values())
             if settled == len(log.groups):
                 log.withdrawn += 1
