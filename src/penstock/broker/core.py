@@ -28,6 +28,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+from penstock import argument
 from penstock.broker.ledger import DONE, JournalLedger, Ledger
 from penstock.broker.lines import Lines
 from penstock.broker.shelf import Shelf
@@ -219,7 +220,7 @@ class Core:
                 error
                 if isinstance(error, PenstockError) and not error.retryable
                 else JournalFailed(
-                    f"the broker failed and refuses everything until it is opened again: {error!r}"
+                    f"the broker failed and refuses everything until it is opened again: {argument.quoted(error)}"
                 )
             )
         self.wake_all(self.failure)

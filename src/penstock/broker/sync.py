@@ -110,7 +110,7 @@ class Queue:
 
     def receive(self, timeout: Duration | None = 0) -> Delivery | None:
         """The next message; None if there is none within `timeout`, which may be None for ever."""
-        if self._express is not None and timeout == 0:
+        if self._express is not None and type(timeout) is int and not timeout:
             quick = self._express.receive(self._log, Delivery, self)
             if quick is not LATER:
                 return quick  # type: ignore[no-any-return]

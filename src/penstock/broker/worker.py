@@ -35,6 +35,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final, NoReturn
 
+from penstock import argument
 from penstock.broker import aio, calls, sync
 from penstock.broker.deliveries import Leased, deliveries, receipts
 from penstock.broker.hands import Hands
@@ -78,10 +79,16 @@ class _Work:
         name: str | None,
         receive_backoff: Backoff,
     ) -> None:
-        if not isinstance(queue, self._queue_kind):
-            raise InvalidArgument(f"{queue!r} is not a queue of this kind; {self._instead}")
+        if not issubclass(type(queue), self._queue_kind):
+            raise InvalidArgument(f"{argument.quoted(queue)} is not a queue of this kind; {self._instead}")
         if not callable(handler):
-            raise InvalidArgument(f"the handler is {handler!r}; give a function that takes a delivery")
+            raise InvalidArgument(
+                f"the handler is {argument.quoted(handler)}; give a function that takes a delivery"
+            )
+        if not issubclass(type(receive_backoff), Backoff):
+            raise InvalidArgument(
+                f"receive_backoff is {argument.quoted(receive_backoff)}; give a Backoff, such as Backoff(initial=1)"
+            )
         #: Messages that were acknowledged; that were retried or rejected; and those whose outcome could not be recorded.
         self.processed = 0
         self.failed = 0
@@ -430,7 +437,9 @@ class Worker(_Work):
             receive_backoff=receive_backoff,
         )
         if is_coroutine_function(handler):
-            raise InvalidArgument(f"{handler!r} is a coroutine function; use penstock.aio.Worker")
+            raise InvalidArgument(
+                f"{argument.quoted(handler)} is a coroutine function; use penstock.aio.Worker"
+            )
 
     def run(self, *, signals: bool = False) -> bool:
         """Work until `stop()`, or until the broker is closed; whether everything that was begun was also finished.
@@ -517,9 +526,12 @@ def _not_running() -> NoReturn:
 
 
 def _concurrency(given: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= CONCURRENCY_MAX:
-        raise InvalidArgument(f"concurrency is {given!r}; give an int from 1 to {CONCURRENCY_MAX}")
-    return given
+    plain = argument.integer(given)
+    if plain is None or not 1 <= plain <= CONCURRENCY_MAX:
+        raise InvalidArgument(
+            f"concurrency is {argument.quoted(given)}; give an int from 1 to {CONCURRENCY_MAX}"
+        )
+    return plain
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
