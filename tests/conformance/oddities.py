@@ -27,6 +27,14 @@ class Sullen:
     __int__ = __float__ = __index__ = __format__ = __contains__ = _refuse
 
 
+class Mute(Exception):
+    """An error with a bug in its own class."""
+
+    def __str__(self) -> str:
+        detail: str = self.detail  # type: ignore[attr-defined]
+        return detail
+
+
 class SullenInt(int):
     __repr__ = __str__ = __eq__ = __hash__ = __bool__ = __lt__ = __le__ = __gt__ = __ge__ = _refuse
     __int__ = __float__ = __index__ = __mul__ = __rmul__ = __format__ = _refuse
@@ -138,7 +146,7 @@ def oddities() -> dict[str, Any]:
         "bytes": b"x", "a buffer": bytearray(b"x"), "a view": memoryview(b"x"), "large bytes": b"x" * 2_000_000,
         "a list": [1], "a deep dict": _deep(), "a dict of ints": {1: 2}, "a dict of surrogates": {"a": "\ud800"},
         "a dict without a name": {"": "a"}, "a dict of sullen texts": {SullenTextOnce("a"): SullenText("b")},
-        "a set": {1}, "an object": object(), "a class": int, "a function": print, "an error": Refusal(), "dots": ...,
+        "a set": {1}, "an object": object(), "a class": int, "a function": print, "an error": Refusal(), "a mute error": Mute(), "dots": ...,
         "decimal": Decimal(1), "decimal nan": Decimal("nan"), "complex": 1j,
         "a message": Message(b"x"), "a backoff": Backoff(),
         "the longest span": timedelta.max, "the shortest span": timedelta.min, "a span": timedelta(seconds=1),
