@@ -11,7 +11,7 @@ from typing import Any, Final, Literal
 
 from penstock import argument
 from penstock.broker import compose
-from penstock.broker.contents import MESSAGE_OVERHEAD_BYTES, bytes_of, message_of
+from penstock.broker.contents import DECLARATION_BYTES_MAX, SECTION_OVERHEAD_BYTES, bytes_of, message_of
 from penstock.broker.core import Core
 from penstock.broker.express import Express, JournalExpress, visible_us
 from penstock.broker.handing import Handing, alive
@@ -69,7 +69,7 @@ class Embedded:
             if log is None:
                 if create is False:
                     raise QueueNotFound(f"no queue named {name!r}; create it with create_queue({name!r})")
-                self.core.require_room(METADATA, MESSAGE_OVERHEAD_BYTES)
+                self.core.require_room(METADATA, DECLARATION_BYTES_MAX)
                 log = self.core.engine.declare(namespace, name, wanted, now_us, change)
                 self.core.skip_what_was_given_up(log)
             elif create:
@@ -153,7 +153,7 @@ class Embedded:
         with self.core.lock, self.core.whole:
             now_us, change = self.core.begin()
             found = alive(log)
-            self.core.require_room(METADATA, MESSAGE_OVERHEAD_BYTES)
+            self.core.require_room(METADATA, DECLARATION_BYTES_MAX)
             answer: Any = None
             if what == "alter":
                 self.core.engine.alter(found, altered(found.policy, **fields), now_us, change)
@@ -237,7 +237,7 @@ class Embedded:
             group = found.group(receipts.group)
             engine = self.core.engine
             self.core.require_room(
-                SETTLEMENTS, MESSAGE_OVERHEAD_BYTES + 32 * len(offsets) + 4 * len(error or "")
+                SETTLEMENTS, SECTION_OVERHEAD_BYTES + 32 * len(offsets) + 4 * len(error or "")
             )
             if how == "ack":
                 engine.ack(found, group, offsets, numbers, now_us, change)
@@ -334,7 +334,7 @@ class Embedded:
                     if dead.has_way_back(self.core.engine, log, message.headers, target) and (
                         where is None or where(message)
                     ):
-                        more = MESSAGE_OVERHEAD_BYTES + bytes_of(
+                        more = SECTION_OVERHEAD_BYTES + bytes_of(
                             batch.part(offset - batch.first, offset - batch.first + 1)
                         )
                         if chosen and size + more > REDRIVEN_BYTES:
