@@ -123,10 +123,11 @@ class Queue:
         self, consumer: str | None = None, *, prefetch: int = 1, auto_ack: bool = False
     ) -> Consumer:
         """A consumer, to be iterated over; closing it gives back what it has not settled."""
-        name, ahead = calls.consumer_name(consumer), calls.prefetch(prefetch)
+        name = calls.consumer_name(consumer)
+        calls.prefetch(prefetch)  # a receive is a function call here: nothing is sent ahead
         keep = not calls.flag("auto_ack", auto_ack)
         given = await self._port.attach(self._log, DEFAULT_GROUP, name).get()
-        return Consumer(self, given, ahead, keep=keep)
+        return Consumer(self, given, keep=keep)
 
     # --- settling ---
 
@@ -200,9 +201,8 @@ class Consumer:
     As an iterator it waits for messages until it, or the broker, is closed.
     """
 
-    def __init__(self, queue: Queue, name: str, prefetch: int, *, keep: bool) -> None:
+    def __init__(self, queue: Queue, name: str, *, keep: bool) -> None:
         self._queue = queue
-        self._prefetch = prefetch
         self._keep = keep
         self._closed = False
         self.name = name

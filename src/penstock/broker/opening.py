@@ -11,7 +11,7 @@ from penstock.broker import sync
 from penstock.broker.contents import fetching
 from penstock.broker.core import Core
 from penstock.broker.embedded import Embedded
-from penstock.broker.ledger import JournalLedger, MemoryLedger, events_of
+from penstock.broker.ledger import events_of
 from penstock.broker.shelf import JournalShelf, MemoryShelf
 from penstock.broker.upkeep import Upkeep
 from penstock.clock import Clock, SystemClock
@@ -84,7 +84,7 @@ def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0) -> Em
     engine = Engine(  # what expires or is purged leaves the last of the reserve to acknowledging
         seed=seed, fetch=fetching(shelf), take_ids=ids.take, make_room=lambda _size, _settling: None
     )
-    return Embedded(Core(MemoryLedger(), shelf, clock, engine, ids))
+    return Embedded(Core(None, shelf, clock, engine, ids))
 
 
 def on_disk(
@@ -116,7 +116,7 @@ def on_disk(
         ids.after(engine.last_id)
         engine.begin_epoch(journal.epoch)
         shelf.journal = journal
-        core = Core(JournalLedger(journal), shelf, clock, engine, ids)
+        core = Core(journal, shelf, clock, engine, ids)
         broker = Embedded(core)
         core.settle_down()
         journal.tell_of_failure(core.hear_of_failure)
