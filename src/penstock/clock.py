@@ -20,6 +20,7 @@ from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
+from penstock import argument
 from penstock.errors import InvalidArgument
 from penstock.limits import DURATION_S_MAX
 
@@ -30,6 +31,7 @@ SECOND_US: Final = 1_000_000
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _UNIX_EPOCH) // _MICROSECOND
 
 
 class Clock(Protocol):
@@ -115,13 +117,21 @@ def to_us(moment: datetime, field: str = "time") -> int:
     >>> to_us(datetime(2026, 1, 1, tzinfo=UTC))
     1767225600000000
     """
-    if not isinstance(moment, datetime):
-        raise InvalidArgument(f"{field} is {moment!r}; give an aware datetime, such as datetime.now(UTC)")
-    if moment.utcoffset() is None:
+    if not issubclass(type(moment), datetime):
         raise InvalidArgument(
-            f"{field} is {moment!r}, which has no time zone; give an aware datetime (tzinfo=UTC)"
+            f"{field} is {argument.quoted(moment)}; give an aware datetime, such as datetime.now(UTC)"
         )
-    return (min(moment, datetime.max.replace(tzinfo=UTC)) - _UNIX_EPOCH) // _MICROSECOND
+    try:
+        since = datetime.__sub__(moment, _UNIX_EPOCH) if moment.utcoffset() is not None else None
+    except Exception as error:  # time zones are anybody's code
+        raise InvalidArgument(
+            f"the time zone of {field} cannot tell the time ({argument.quoted(error)}); give another"
+        ) from error
+    if since is None:
+        raise InvalidArgument(
+            f"{field} is {argument.quoted(moment)}, which has no time zone; give an aware datetime (tzinfo=UTC)"
+        )
+    return min(since // _MICROSECOND, _LAST_US)
 
 
 def to_datetime(us: int) -> datetime:
@@ -141,14 +151,17 @@ def duration_us(value: Duration, field: str = "duration") -> int:
     """
     us = _whole_us(value, field)
     if not 0 <= us <= DURATION_S_MAX * SECOND_US:
-        raise InvalidArgument(f"{field} is {value!r}; give 0 to {DURATION_S_MAX} seconds")
+        raise InvalidArgument(f"{field} is {argument.quoted(value)}; give 0 to {DURATION_S_MAX} seconds")
     return us
 
 
 def _whole_us(value: Duration, field: str) -> int:
-    if isinstance(value, timedelta):
-        return value // _MICROSECOND
-    # bool is an int in Python, but nobody means True seconds.
-    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
-        raise InvalidArgument(f"{field} is {value!r}; give seconds as a number, or a timedelta")
-    return round(value * SECOND_US)
+    if issubclass(type(value), timedelta):
+        return timedelta.__floordiv__(value, _MICROSECOND)  # type: ignore[operator]
+    seconds = argument.number(value)
+    if seconds is None or (type(seconds) is float and math.isnan(seconds)):
+        raise InvalidArgument(
+            f"{field} is {argument.quoted(value)}; give seconds as a number, or a timedelta"
+        )
+    # What is out of bounds need not be exact, and cannot be: an int may be larger than any float.
+    return round(min(max(seconds, -1), DURATION_S_MAX + 1) * SECOND_US)

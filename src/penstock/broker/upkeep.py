@@ -29,8 +29,8 @@ BYTES_AT_ONCE: Final = 64 << 20
 #: On a full disk, between two attempts to give space back.
 PRESSED_PAUSE_S: Final = 1.0
 
-#: What is recorded of messages that the cleaner drops: every group had settled them, one way or another.
-SETTLED: Final = 0
+#: Why the cleaner drops messages, as it is recorded: no group needs them, whatever each one's `Outcome` was (those begin at 1).
+SETTLED_BY_ALL: Final = 0
 
 _LOG: Final = logging.getLogger("penstock.broker")
 
@@ -137,9 +137,10 @@ class Upkeep:
             self._require_trust()
             log = self._core.engine.logs.get(number)
             if log is None:
-                return [DeadRange(first, last, SETTLED)]
+                return [DeadRange(first, last, SETTLED_BY_ALL)]
             return [
-                DeadRange(run.start, run.stop - 1, SETTLED) for run in log.settled_by_all(first, last + 1)
+                DeadRange(run.start, run.stop - 1, SETTLED_BY_ALL)
+                for run in log.settled_by_all(first, last + 1)
             ]
 
     def stop(self) -> None:

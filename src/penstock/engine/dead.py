@@ -97,7 +97,7 @@ def _bury_part(
         engine.append(engine.dead_letters(log, now_us, change), letters, change)
     outcome = Outcome.DEAD if letters.payloads else Outcome.DROPPED
     engine.withdraw(log, group, offsets)
-    engine.close(log, group, offsets, now_us)
+    engine.end(log, group, offsets, now_us)
     change.events.append(
         Settled(log.number, group.name, offsets, outcome, attempts, None, None, error or reason, now_us)
     )

@@ -265,11 +265,11 @@ class Engine:
         offsets = _offsets_of(pieces)
         attempts = group.attempts_of(offsets)
         if not keep or log.policy.delivery == "at-most-once":
-            rising = offsets if type(offsets) is range else sorted(offsets)
-            tried = group.attempts_of(rising)
-            self.close(log, group, rising, now_us)
+            ordered = offsets if type(offsets) is range else sorted(offsets)
+            tried = group.attempts_of(ordered)
+            self.end(log, group, ordered, now_us)
             change.events.append(
-                Settled(log.number, group.name, rising, Outcome.ACKED, tried, None, consumer, None, now_us)
+                Settled(log.number, group.name, ordered, Outcome.ACKED, tried, None, consumer, None, now_us)
             )
             return Grant(0, offsets, attempts)
         self._lease_number += 1
@@ -304,7 +304,7 @@ class Engine:
         found = rising(offsets)
         attempts = group.attempts_of(found)
         group.leases.remove_all(found)
-        self.close(log, group, found, now_us)
+        self.end(log, group, found, now_us)
         change.events.append(
             Settled(log.number, group.name, found, Outcome.ACKED, attempts, None, None, None, now_us)
         )
@@ -448,7 +448,7 @@ class Engine:
         """The same in one unit, for which there must be room."""
         if offsets:
             self.withdraw(log, group, offsets)
-            self.close(log, group, offsets, now_us)
+            self.end(log, group, offsets, now_us)
             change.events.append(_ended(log, group, offsets, outcome, now_us))
 
     def withdraw(self, log: Log, group: Group, offsets: Offsets) -> None:
@@ -486,7 +486,7 @@ class Engine:
                 del log.awaited[offset]
                 log.withdrawn += 1
 
-    def close(self, log: Log, group: Group, offsets: Offsets, now_us: int) -> None:
+    def end(self, log: Log, group: Group, offsets: Offsets, now_us: int) -> None:
         """Messages that were taken out of lanes and leases are settled for good."""
         for run in [offsets] if type(offsets) is range else runs(offsets):
             group.settled.add(run.start, run.stop)

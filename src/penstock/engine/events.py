@@ -31,10 +31,6 @@ class Outcome(IntEnum):
     REDRIVEN = 8  # moved from the dead letters to where it failed
 
 
-#: What ends a message's life in a group. The others send it round again.
-FINAL = frozenset(Outcome) - {Outcome.RETRY, Outcome.RETURNED}
-
-
 class Action(IntEnum):
     """What happened to a log as a whole. The numbers are stored: never renumber."""
 

@@ -32,7 +32,7 @@ class Tally:
     >>> tally.set(7, 2, 1000)
     >>> tally.get(7), tally.first_failed(7), tally.get(8), tally.first_failed(8)
     (2, 1000, 0, None)
-    >>> tally.discard_range(0, 10)
+    >>> tally.discard(7)
     >>> 7 in tally
     False
     """
@@ -110,17 +110,6 @@ class Tally:
         place = self._places.find(item)
         if place >= 0:
             self._remove(place)
-
-    def discard_range(self, start: int, stop: int) -> None:
-        """Forget every item from `start` up to but not including `stop`."""
-        if not self._attempts:
-            return
-        if stop - start <= len(self._attempts):
-            for item in range(start, stop):
-                self.discard(item)
-        else:
-            for item in [key for key in self._places.keys if start <= key < stop]:
-                self.discard(item)
 
     def _remove(self, place: int) -> None:
         roomy = self._places.remove(place)

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 from msgspec import structs
 
-from penstock import limits
+from penstock import argument, limits
 from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     BatchTooLarge,
@@ -634,13 +634,17 @@ def _telling_what_failed(what: str, kind: type[PenstockError] = JournalFailed) -
 
 def check_settings(durability: str, commit_interval_ms: float, segment_bytes: int) -> None:
     """Raise what is wrong with how a journal is to be kept."""
-    if not isinstance(commit_interval_ms, int | float) or not isinstance(segment_bytes, int):
+    if type(commit_interval_ms) not in {int, float} or type(segment_bytes) is not int:
         raise InvalidArgument("commit_interval_ms and segment_bytes are numbers")
-    if durability not in DURABILITIES:
-        raise InvalidArgument(f"durability is one of {', '.join(DURABILITIES)}, not {durability!r}")
+    if type(durability) is not str or durability not in DURABILITIES:
+        raise InvalidArgument(
+            f"durability is one of {', '.join(DURABILITIES)}, not {argument.quoted(durability)}"
+        )
     if not 0 < commit_interval_ms <= limits.COMMIT_INTERVAL_MS_MAX:
         raise InvalidArgument(
-            f"commit_interval_ms is above 0 and at most {limits.COMMIT_INTERVAL_MS_MAX:.0f}, not {commit_interval_ms}"
+            f"commit_interval_ms is above 0 and at most {limits.COMMIT_INTERVAL_MS_MAX:.0f}, not {argument.quoted(commit_interval_ms)}"
         )
     if segment_bytes < limits.SEGMENT_BYTES_MIN:
-        raise InvalidArgument(f"segment_bytes is at least {limits.SEGMENT_BYTES_MIN}, not {segment_bytes}")
+        raise InvalidArgument(
+            f"segment_bytes is at least {limits.SEGMENT_BYTES_MIN}, not {argument.quoted(segment_bytes)}"
+        )

@@ -335,7 +335,8 @@ def test_a_snapshot_brings_back_what_was_dropped_before_it_was_recorded(disk: Pl
     queue.publish(b"old")
     stop = Stop(disk.files)
     publishing = crowd(disk, queue, stop, 8)
-    journal = disk.port.core.ledger.journal  # type: ignore[attr-defined]
+    journal = disk.port.core.journal
+    assert journal is not None
     snapshot = start(disk.port.core.upkeep.snapshot)  # type: ignore[union-attr]
     until(lambda: any(ticket.at_rest for ticket in list(journal._group._pending)))
     stop.open()
@@ -650,7 +651,8 @@ def test_a_snapshot_loses_or_repeats_what_is_on_its_way(disk: Place) -> None:
     stop.wait()  # it is written, and not yet durable
     publishing.append(start(disk.queue.publish_many, [Message(b"4", delay=5), b"5"]))
     until(lambda: len(disk.port.core.on_the_way) == 2)
-    journal = disk.port.core.ledger.journal  # type: ignore[attr-defined]
+    journal = disk.port.core.journal
+    assert journal is not None
     snapshot = start(disk.port.core.upkeep.snapshot)  # type: ignore[union-attr]
     until(lambda: any(ticket.at_rest for ticket in list(journal._group._pending)))
     publishing.append(start(disk.queue.publish_many, [b"6"]))
@@ -699,7 +701,8 @@ def test_a_snapshot_loses_what_a_letter_without_sync_overtook(disk: Place) -> No
     until(lambda: len(disk.port.core.on_the_way) == 3)
     stop.let_one_pass()  # the leader's; then both of the others are in one frame
     stop.wait()
-    journal = disk.port.core.ledger.journal  # type: ignore[attr-defined]
+    journal = disk.port.core.journal
+    assert journal is not None
     snapshot = start(disk.port.core.upkeep.snapshot)  # type: ignore[union-attr]
     until(lambda: any(ticket.at_rest for ticket in list(journal._group._pending)))
     stop.open()

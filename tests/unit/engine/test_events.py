@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.events import FINAL, Action, Batch, Outcome, parcels, rising, runs
+from penstock.engine.events import Action, Batch, Outcome, parcels, rising, runs
 
 OFFSETS = st.lists(st.integers(0, 40), max_size=60)
 
@@ -50,10 +50,6 @@ def test_a_stored_number_changes() -> None:
         "ACKED": 1, "RETRY": 2, "DEAD": 3, "EXPIRED": 4, "PURGED": 5, "RETURNED": 6, "DROPPED": 7, "REDRIVEN": 8
     }  # fmt: skip
     assert {one.name: one.value for one in Action} == {"DECLARE": 1, "ALTER": 2, "DELETE": 3}
-
-
-def test_a_message_that_goes_round_again_is_settled_for_good() -> None:
-    assert set(Outcome) - FINAL == {Outcome.RETRY, Outcome.RETURNED}
 
 
 @given(st.sets(st.integers(0, 60)), st.integers(1, 12))
