@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from queue import SimpleQueue
+
 import pytest
 
 from penstock import Message
+from tests.conformance.background import PATIENCE_S, all_of, start
 from tests.conformance.home import Home
 from tests.conformance.observations import counts, drain, expected, payloads, take
-from tests.conformance.surface import Queue
+from tests.conformance.surface import Consumer, Queue
 
 
 @pytest.fixture
@@ -178,3 +181,29 @@ def test_without_ordering_a_key_blocks(home: Home) -> None:
     queue = home.broker.queue("plain")
     publish(queue, "a1", "a2")
     assert payloads(queue.receive_many(5)) == [b"a1", b"a2"]
+
+
+# --- settled when handed out, to those who wait ---
+
+
+@pytest.mark.parametrize("how", ["at-most-once", "auto_ack"])
+def test_a_message_of_a_key_is_settled_and_handed_to_nobody(home: Home, how: str) -> None:
+    policy = {"delivery": "at-most-once"} if how == "at-most-once" else {}
+    queue = home.broker.queue("settled", ordering="key", **policy)
+    consumers = [queue.subscribe(name, auto_ack=how == "auto_ack") for name in ("a", "b", "c")]
+    sent = [b"%d-%d" % (batch, n) for batch in range(10) for n in range(3)]
+    came: SimpleQueue[bytes] = SimpleQueue()
+
+    def consume(consumer: Consumer) -> None:
+        for delivery in consumer:
+            came.put(delivery.payload)
+
+    ending = [start(consume, consumer) for consumer in consumers]
+    for batch in range(10):
+        queue.publish_many([Message(payload, key="k") for payload in sent[3 * batch : 3 * batch + 3]])
+    assert sorted(came.get(timeout=PATIENCE_S) for _ in sent) == sorted(sent)
+    assert counts(queue) == expected()
+    for consumer in consumers:
+        consumer.close()
+    all_of(ending)
+    assert came.empty()

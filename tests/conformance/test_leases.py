@@ -212,3 +212,33 @@ def test_acknowledging_many_with_an_old_receipt_among_them_does_a_part(home: Hom
         queue.ack_many([second, late, third])
     queue.ack_many([first, second, third])
     assert counts(queue) == expected()
+
+
+# --- nobody has looked at the clock ---
+
+
+@every_settling
+def test_an_old_receipt_settles_before_anybody_noticed_that_its_time_is_over(
+    home: Home, queue: Queue, settle: Callable[[Delivery], None]
+) -> None:
+    queue.publish(b"a")
+    delivery = take(queue)
+    home.clock.advance(30)  # the broker is not told
+    with pytest.raises(LeaseLost):
+        settle(delivery)
+    assert counts(queue) == expected(ready=1)
+    again = take(queue)
+    assert (again.payload, again.attempt) == (b"a", 2)
+    again.ack()
+
+
+def test_an_old_receipt_is_acknowledged_among_others_before_anybody_noticed(home: Home, queue: Queue) -> None:
+    queue.publish_many([b"a", b"b"])
+    first = take(queue)
+    home.clock.advance(20)
+    second = take(queue)
+    home.clock.advance(10)
+    with pytest.raises(LeaseLost):
+        queue.ack_many([second, first])
+    second.ack()
+    assert counts(queue) == expected(ready=1)

@@ -379,3 +379,23 @@ def test_a_full_queue_has_room(home: Home, restart: Restart) -> None:
     assert queue.depth() == 2
     queue.publish(b"5")
     assert drain(queue) == [b"4", b"5"]
+
+
+# --- exactly-once, to the end of the window ---
+
+
+def test_an_exactly_once_id_is_kept_for_ever_after_a_restart(home: Home, restart: Restart) -> None:
+    queue = home.broker.queue("orders", delivery="exactly-once", dedup_window=60)
+    first = queue.publish(b"a", dedup_id="1")
+    queue = restart(away=3600).queue("orders")
+    take(queue).ack()
+    home.advance(59)
+    assert queue.publish(b"a", dedup_id="1") == first
+    home.advance(2)
+    second = queue.publish(b"a", dedup_id="1")
+    assert second != first
+    assert drain(queue) == [b"a"]
+    queue = restart(away=59).queue("orders")
+    assert queue.publish(b"a", dedup_id="1") == second
+    queue = restart(away=2).queue("orders")
+    assert queue.publish(b"a", dedup_id="1") not in (first, second)

@@ -272,3 +272,36 @@ def test_a_message_is_handed_to_a_receiver_that_the_close_has_sent_away(home: Ho
     assert len(came) <= 1
     if home.durable:
         assert counts(home.reopen().queue("orders")) == expected(ready=1)
+
+
+# --- taking over ---
+
+
+@pytest.mark.parametrize("holds", [False, True])
+def test_the_next_consumer_does_not_take_over_while_it_waits(home: Home, holds: bool) -> None:
+    queue = home.broker.queue("single", single_active=True)
+    first, second = queue.subscribe("first"), queue.subscribe("second")
+    waiting = start(second.receive, timeout=None)
+    queue.publish(b"a")
+    if holds:
+        take(first)
+    first.close()
+    assert payload_of(waiting) == b"a"
+
+
+def test_an_iteration_does_not_take_over_while_it_waits(home: Home) -> None:
+    queue = home.broker.queue("single", single_active=True)
+    first, second = queue.subscribe("first"), queue.subscribe("second")
+    waiting = start(lambda: next(iter(second)).payload)
+    queue.publish(b"a")
+    first.close()
+    assert waiting.result(PATIENCE_S) == b"a"
+
+
+def test_a_second_consumer_that_may_be_active_now_is_not_woken(home: Home) -> None:
+    queue = home.broker.queue("single", single_active=True)
+    _, second = queue.subscribe("first"), queue.subscribe("second")
+    waiting = start(second.receive, timeout=None)
+    queue.publish(b"a")
+    queue.alter(single_active=False)
+    assert payload_of(waiting) == b"a"
