@@ -236,7 +236,11 @@ class JournalExpress:
     def _append(self, row: Rows, *, sync: bool, then: Arrival | None = None) -> Record:
         if self._core.upkeep is not None:
             self._core.upkeep.count()
-        return self._journal.append_one(row, sync=sync, then=then)
+        try:
+            return self._journal.append_one(row, sync=sync, then=then)
+        except BaseException as error:  # what was done to the engine is not recorded
+            self._core.fail(error)
+            raise
 
     def publish(self, log: Log, payload: bytes) -> Ticket[Sequence[int]] | None:
         core = self._core

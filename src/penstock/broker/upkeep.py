@@ -42,7 +42,8 @@ class Upkeep:
         self._core = core
         self._journal = journal
         self._changes = 0
-        self._written = journal.written
+        # What earlier owners sealed counts too: they may never have written enough by themselves.
+        self._written = journal.written - sum(info.end for info in journal.segments()[:-1])
         self._pressed = False
         self._due = threading.Event()
         self._stopped = threading.Event()
