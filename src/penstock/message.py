@@ -121,6 +121,10 @@ def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
 
 
 def _copied(headers: Mapping[str, str]) -> dict[str, str]:
+    if type(headers) is dict:
+        copied = headers.copy()
+        if {*map(type, copied), *map(type, copied.values())} == {str}:
+            return copied  # nearly always
     if not issubclass(type(headers), Mapping):
         raise InvalidArgument(f"headers is a {type(headers).__name__}; give a dict of str to str")
     try:
@@ -141,6 +145,8 @@ def _copied(headers: Mapping[str, str]) -> dict[str, str]:
 def _header_bytes(name: str, value: str) -> int:
     if not name:
         raise InvalidArgument(f"the header with the value {value!r} has an empty name; give it one")
+    if name.isascii() and value.isascii():
+        return len(name) + len(value)
     return _utf8_bytes("the header", name) + _utf8_bytes(f"the header {name!r}", value)
 
 

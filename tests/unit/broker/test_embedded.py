@@ -1,4 +1,4 @@
-"""Engine, ledger and those who wait, together: who is served, who is refused, and what is left when something fails."""
+"""Engine, journal and those who wait, together: who is served, who is refused, and what is left when something fails."""
 
 from __future__ import annotations
 
