@@ -42,6 +42,7 @@ class Upkeep:
         self._core = core
         self._journal = journal
         self._changes = 0
+        self._acked = 0
         # What earlier owners sealed counts too: they may never have written enough by themselves.
         self._written = journal.written - sum(info.end for info in journal.segments()[:-1])
         self._pressed = False
@@ -54,20 +55,23 @@ class Upkeep:
         self._changes += 1
         if (
             self._changes >= CHANGES_AT_ONCE
-            or self._pressed
+            or (self._pressed and self._core.acked > self._acked)
             or self._journal.written - self._written >= BYTES_AT_ONCE
         ):
             self._begin()
 
     def press(self) -> None:
-        """With the broker's lock held: there is no room on the disk. Until some was given back, what is consumed is cleaned soon."""
+        """With the broker's lock held: there is no room on the disk. Until some was given back, what is acknowledged is cleaned soon.
+
+        Not before something is: the snapshot that cleaning needs is written at the cost of what is reserved for acknowledging.
+        """
         self._pressed = True
-        self._begin()
 
     def _begin(self) -> None:
         if self._stopped.is_set():
             return
         self._changes = 0
+        self._acked = self._core.acked
         self._written = self._journal.written
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep_up, name="penstock-upkeep", daemon=True)

@@ -180,7 +180,8 @@ class BrokerMachine(RuleBasedStateMachine):
         if any("x-origin" not in item.headers for item in ready):
             return  # nobody knows where those should go
         self.both(
-            lambda: self.queue(name).redrive(limit=limit),
+            # Not what it has of its own, if it holds the dead letters of others too.
+            lambda: Queue(self.broker, self.queue(name)._log, of_dead_letters=True).redrive(limit=limit),
             lambda: self.model.redrive(name, limit, None, self.now),
         )
 

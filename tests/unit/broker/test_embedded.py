@@ -64,7 +64,7 @@ class Place:
         journal = self.port.core.journal
         assert journal is not None
         with journal._tidy:  # no file goes while it is copied
-            shutil.copytree(self.path, left)
+            shutil.copytree(self.path, left, ignore=shutil.ignore_patterns("*.tmp"))  # drafts come and go
         return Place(left, self.clock)
 
     def payloads(self) -> list[bytes]:
