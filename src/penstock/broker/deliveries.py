@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import islice, repeat
+from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -119,15 +120,28 @@ def receipts(found: Iterable[Leased], queue: Any) -> list[Receipts]:
     for kind in set(map(type, listed)):
         if not issubclass(kind, Leased):
             raise InvalidArgument(f"a {kind.__name__} is not a delivery of the queue {queue.name!r}")
-    for other in {one._queue for one in listed}:
-        if other.name != queue.name:
-            raise InvalidArgument(f"a delivery of the queue {other.name!r} is none of {queue.name!r}")
-        if other._port is not queue._port:
-            raise LeaseLost(
-                f"a delivery of {queue.name!r} was handed out by another broker, or by this one before it was opened again: drop the result"
-            )
+    for other in set(map(_QUEUE, listed)):
+        _require_same(other, queue)
+    groups = set(map(_GROUP, listed))
+    numbers = list(map(_NUMBER, listed))
+    if len(groups) == 1 and 0 not in numbers:  # nearly always
+        return [Receipts(groups.pop(), list(map(_OFFSET, listed)), numbers)]
     listed = [one for one in listed if one._number]
-    return [_of_group(group, listed) for group in dict.fromkeys([one._group for one in listed])]
+    return [_of_group(group, listed) for group in dict.fromkeys(map(_GROUP, listed))]
+
+
+_QUEUE, _GROUP, _NUMBER, _OFFSET = map(attrgetter, ("_queue", "_group", "_number", "offset"))
+
+
+def _require_same(other: Any, queue: Any) -> None:
+    if other is queue:
+        return
+    if other.name != queue.name:
+        raise InvalidArgument(f"a delivery of the queue {other.name!r} is none of {queue.name!r}")
+    if other._port is not queue._port:
+        raise LeaseLost(
+            f"a delivery of {queue.name!r} was handed out by another broker, or by this one before it was opened again: drop the result"
+        )
 
 
 def _of_group(group: str, listed: list[Leased]) -> Receipts:
