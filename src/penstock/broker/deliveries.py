@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from datetime import datetime
 from itertools import islice, repeat
-from operator import attrgetter
 from typing import Any, TypeVar
 
 import msgspec
@@ -120,17 +119,14 @@ def receipts(found: Iterable[Leased], queue: Any) -> list[Receipts]:
     for kind in set(map(type, listed)):
         if not issubclass(kind, Leased):
             raise InvalidArgument(f"a {kind.__name__} is not a delivery of the queue {queue.name!r}")
-    for other in set(map(_QUEUE, listed)):
+    for other in {one._queue for one in listed}:
         _require_same(other, queue)
-    groups = set(map(_GROUP, listed))
-    numbers = list(map(_NUMBER, listed))
+    groups = {one._group for one in listed}
+    numbers = [one._number for one in listed]
     if len(groups) == 1 and 0 not in numbers:  # nearly always
-        return [Receipts(groups.pop(), list(map(_OFFSET, listed)), numbers)]
+        return [Receipts(groups.pop(), [one.offset for one in listed], numbers)]
     listed = [one for one in listed if one._number]
-    return [_of_group(group, listed) for group in dict.fromkeys(map(_GROUP, listed))]
-
-
-_QUEUE, _GROUP, _NUMBER, _OFFSET = map(attrgetter, ("_queue", "_group", "_number", "offset"))
+    return [_of_group(group, listed) for group in dict.fromkeys([one._group for one in listed])]
 
 
 def _require_same(other: Any, queue: Any) -> None:

@@ -241,8 +241,7 @@ class Embedded:
                 SETTLEMENTS, SECTION_OVERHEAD_BYTES + 32 * len(offsets) + 4 * len(error or "")
             )
             if how == "ack":
-                engine.ack(found, group, offsets, numbers, now_us, change)
-                self.core.acked += len(set(offsets))
+                self.core.acked += engine.ack(found, group, offsets, numbers, now_us, change)
             elif how == "nack":
                 engine.nack(found, group, offsets, numbers, delay_us, error, now_us, change)
             elif how == "reject":

@@ -298,8 +298,8 @@ class Engine:
 
     def ack(
         self, log: Log, group: Group, offsets: list[int], numbers: list[int], now_us: int, change: Change
-    ) -> None:
-        """Messages were processed: all of them, or LeaseLost and none."""
+    ) -> int:
+        """Messages were processed: all of them, or LeaseLost and none; how many they are."""
         group.require_leases(offsets, numbers)
         found = rising(offsets)
         attempts = group.attempts_of(found)
@@ -308,6 +308,7 @@ class Engine:
         change.events.append(
             Settled(log.number, group.name, found, Outcome.ACKED, attempts, None, None, None, now_us)
         )
+        return len(found)
 
     def nack(
         self, log: Log, group: Group, offsets: list[int], numbers: list[int], delay_us: int | None, error: str | None,
