@@ -31,6 +31,9 @@ READ_AHEAD_BYTES: Final = 1 << 20
 READ_AHEAD_SECTIONS: Final = 256
 READ_AHEAD_LOGS: Final = 16
 
+#: Places at the front that are needed no more are given back so many at a time.
+GONE_MAX: Final = 1000
+
 #: About what a batch takes beside its payloads.
 BATCH_OVERHEAD_BYTES: Final = 500
 
@@ -59,33 +62,90 @@ class MemoryShelf:
     """The store of a broker that is only in memory."""
 
     def __init__(self) -> None:
-        # Of a plain message that came by the short way only (payload, id, time) is kept.
-        self._logs: dict[int, dict[int, Any]] = {}
+        self._logs: dict[int, MemoryLog] = {}
+
+    def _of(self, log: int) -> MemoryLog:
+        return self._logs.get(log) or self._logs.setdefault(log, MemoryLog())
 
     def of_log(self, log: int) -> dict[int, Any]:
-        """The messages of one log, by offset."""
-        return self._logs.setdefault(log, {})
+        """The messages of one log that were published one by one, by offset."""
+        return self._of(log).singles
 
     def put(self, log: int, batch: Batch) -> None:
-        found = self.of_log(log)
+        found = self._of(log)
         if len(batch.ids) == 1:
-            found[batch.first] = batch
+            found.singles[batch.first] = batch
         else:
-            found.update(dict.fromkeys(range(batch.first, batch.first + len(batch.ids)), batch))
+            found.add(batch)
 
     def get(self, log: int, offset: int) -> Batch | None:
-        found = self.of_log(log).get(offset)
+        kept = self._of(log)
+        found = kept.singles.get(offset)
         if type(found) is tuple:
             payload, given, time_us = found
             return Batch([payload], [given], time_us, PRIORITY_DEFAULT, first=offset)
-        return found
+        return found or kept.find(offset)
 
     def drop(self, log: int, offsets: Iterable[int]) -> None:
-        # A loop without a body: there is a call for each message that was ever published.
-        deque(map(self.of_log(log).pop, offsets, repeat(None)), maxlen=0)
+        kept = self._of(log)
+        for run in [offsets] if type(offsets) is range else map(_alone, offsets):
+            if kept.drop(run) < len(run) and kept.singles:
+                # A loop without a body: there is a call for each message that was ever published.
+                deque(map(kept.singles.pop, run, repeat(None)), maxlen=0)
 
     def drop_log(self, log: int) -> None:
         self._logs.pop(log, None)
+
+
+class MemoryLog:
+    """The messages of one log. A batch is kept as long as any of its messages is; there is nothing for each of them."""
+
+    __slots__ = ("_batches", "_gone", "_left", "_starts", "singles")
+
+    def __init__(self) -> None:
+        # Of a plain message that came by the short way only (payload, id, time) is kept.
+        self.singles: dict[int, Any] = {}
+        self._starts: list[int] = []
+        self._batches: list[Batch | None] = []
+        self._left: list[int] = []  # how many of each are still needed
+        self._gone = 0  # so many at the front are needed no more
+
+    def add(self, batch: Batch) -> None:
+        self._starts.append(batch.first)
+        self._batches.append(batch)
+        self._left.append(len(batch.ids))
+
+    def find(self, offset: int) -> Batch | None:
+        """The batch that holds an offset."""
+        place = bisect_right(self._starts, offset) - 1
+        batch = self._batches[place] if place >= 0 else None
+        return batch if batch is not None and offset < batch.first + len(batch.ids) else None
+
+    def drop(self, run: range) -> int:
+        """Messages are needed no more, each said once; how many of them were in batches."""
+        dropped = 0
+        place = max(bisect_right(self._starts, run.start) - 1, 0)
+        while place < len(self._starts) and self._starts[place] < run.stop:
+            batch = self._batches[place]
+            if batch is not None:
+                count = min(run.stop, batch.first + len(batch.ids)) - max(run.start, batch.first)
+                if count > 0:
+                    dropped += count
+                    self._left[place] -= count
+                    if not self._left[place]:
+                        self._batches[place] = None
+            place += 1
+        if dropped:
+            self._forget()
+        return dropped
+
+    def _forget(self) -> None:
+        """Give back what stands at the front and is needed no more."""
+        while self._gone < len(self._batches) and self._batches[self._gone] is None:
+            self._gone += 1
+        if self._gone == len(self._batches) or self._gone > GONE_MAX:
+            del self._starts[: self._gone], self._batches[: self._gone], self._left[: self._gone]
+            self._gone = 0
 
 
 class Row:
@@ -105,7 +165,7 @@ class Row:
     def drop_first(self) -> None:
         self._batches[self._gone] = None
         self._gone += 1
-        if self._gone > 1000 and 2 * self._gone > len(self._starts):
+        if self._gone > GONE_MAX and 2 * self._gone > len(self._starts):
             del self._starts[: self._gone], self._batches[: self._gone]
             self._gone = 0
 

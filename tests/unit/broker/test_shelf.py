@@ -5,6 +5,7 @@ from __future__ import annotations
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
+from random import Random
 
 import pytest
 from hypothesis import given
@@ -36,14 +37,40 @@ def payload(batch: Batch | None, offset: int) -> int | None:
 # --- in memory ---
 
 
-def test_a_settled_message_is_kept_in_memory() -> None:
+def test_a_batch_goes_before_its_last_message_or_stays_after_it() -> None:
     shelf = MemoryShelf()
     shelf.put(1, batch_at(0, 3))
     shelf.put(1, batch_at(3))
+    shelf.put(1, batch_at(4, 2))
     shelf.drop(1, [0, 2])
-    assert [payload(shelf.get(1, offset), offset) for offset in range(5)] == [None, 1, None, 3, None]
-    shelf.drop(1, range(9))  # some are gone already
+    assert [payload(shelf.get(1, offset), offset) for offset in (1, 3, 4, 5, 6)] == [1, 3, 4, 5, None]
+    shelf.drop(1, range(1, 2))
+    assert [payload(shelf.get(1, offset), offset) for offset in range(6)] == [None, None, None, 3, 4, 5]
+    shelf.drop(1, range(3, 6))
+    assert [shelf.get(1, offset) for offset in range(6)] == [None] * 6
     assert shelf.of_log(1) == {}
+    assert shelf._logs[1]._starts == []
+
+
+@given(st.lists(st.integers(1, 5), max_size=30), st.randoms(use_true_random=False))
+def test_dropping_in_any_order_keeps_what_is_needed_and_nothing_in_the_end(
+    sizes: list[int], chance: Random
+) -> None:
+    shelf = MemoryShelf()
+    first = 0
+    for size in sizes:
+        shelf.put(1, batch_at(first, size))
+        first += size
+    left = set(range(first))
+    while left:
+        start = chance.choice(sorted(left))
+        stop = start + 1
+        while stop in left and chance.random() < 0.7:
+            stop += 1
+        shelf.drop(1, range(start, stop))
+        left -= set(range(start, stop))
+        assert all(payload(shelf.get(1, offset), offset) == offset for offset in left)
+    assert (shelf.of_log(1), sum(batch is not None for batch in shelf._of(1)._batches)) == ({}, 0)
 
 
 def test_dropping_of_a_log_that_nobody_published_to_fails() -> None:
