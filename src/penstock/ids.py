@@ -28,6 +28,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Final
 
+from penstock import argument
 from penstock.clock import Clock, to_us
 from penstock.errors import InvalidArgument
 from penstock.limits import ID_NODE_BITS, ID_SEQUENCE_BITS, ID_TIME_BITS
@@ -57,9 +58,12 @@ class SnowflakeIds:
     """
 
     def __init__(self, node: int, clock: Clock, last: int = 0) -> None:
-        if not 0 <= node <= NODE_MAX:
-            raise InvalidArgument(f"node is {node}; give 0 to {NODE_MAX}, a different one to each node")
-        self._node_bits = node << ID_SEQUENCE_BITS
+        plain = argument.integer(node)
+        if plain is None or not 0 <= plain <= NODE_MAX:
+            raise InvalidArgument(
+                f"node is {argument.quoted(node)}; give 0 to {NODE_MAX}, a different one to each node"
+            )
+        self._node_bits = plain << ID_SEQUENCE_BITS
         self._clock = clock
         self._last = 0
         self.after(last)

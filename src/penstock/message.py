@@ -21,6 +21,7 @@ from datetime import datetime, timedelta
 
 import msgspec
 
+from penstock import argument
 from penstock.clock import duration_us, to_us
 from penstock.errors import InvalidArgument, MessageTooLarge
 from penstock.limits import (
@@ -62,64 +63,106 @@ class Message(_Payload, frozen=True, kw_only=True, repr_omit_defaults=True):
     timestamp: datetime | None = None
 
 
-def check(message: Message, max_bytes: int = MESSAGE_BYTES_DEFAULT) -> None:
-    """Raise what is wrong with a message that is about to be published; nothing was changed.
+def check(message: Message, max_bytes: int = MESSAGE_BYTES_DEFAULT) -> Message:
+    """Give back a message that is about to be published, or raise what is wrong with it; nothing was changed.
+
+    What comes back has plain values, and headers that nobody else can change.
 
     >>> check(Message("text"))
     Traceback (most recent call last):
     ...
     penstock.errors.InvalidArgument: payload is a str; give bytes, such as payload.encode()
     """
-    _check_payload(message.payload, max_bytes)
-    _check_headers(message.headers)
-    _check_text("key", message.key, KEY_BYTES_MAX)
-    _check_text("dedup_id", message.dedup_id, DEDUP_ID_BYTES_MAX)
-    _check_priority(message.priority)
+    payload = _checked_payload(message.payload, max_bytes)
+    headers = _checked_headers(message.headers)
+    key = _checked_text("key", message.key, KEY_BYTES_MAX)
+    dedup_id = _checked_text("dedup_id", message.dedup_id, DEDUP_ID_BYTES_MAX)
+    priority = _checked_priority(message.priority)
     _check_times(message)
+    if (
+        payload is message.payload
+        and headers is message.headers
+        and key is message.key
+        and dedup_id is message.dedup_id
+        and priority is message.priority
+    ):
+        return message
+    return msgspec.structs.replace(
+        message, payload=payload, headers=headers, key=key, dedup_id=dedup_id, priority=priority
+    )
 
 
-def _check_payload(payload: bytes, max_bytes: int) -> None:
-    if not isinstance(payload, bytes):
-        how = "payload.encode()" if isinstance(payload, str) else "bytes(payload)"
+def _checked_payload(payload: bytes, max_bytes: int) -> bytes:
+    plain = argument.octets(payload)
+    if plain is None:
+        how = "payload.encode()" if argument.text(payload) is not None else "bytes(payload)"
         raise InvalidArgument(f"payload is a {type(payload).__name__}; give bytes, such as {how}")
-    if len(payload) > max_bytes:
+    if len(plain) > max_bytes:
         raise MessageTooLarge(
-            f"the payload has {len(payload)} bytes and the limit is {max_bytes}; "
+            f"the payload has {len(plain)} bytes and the limit is {max_bytes}; "
             "publish a reference to it instead, or raise max_message_bytes"
         )
+    return plain
 
 
-def _check_headers(headers: Mapping[str, str]) -> None:
-    if not isinstance(headers, Mapping):
-        raise InvalidArgument(f"headers is a {type(headers).__name__}; give a dict of str to str")
-    if len(headers) > HEADERS_COUNT_MAX:
-        raise InvalidArgument(f"there are {len(headers)} headers; give at most {HEADERS_COUNT_MAX}")
-    size_bytes = sum(_header_bytes(name, value) for name, value in headers.items())
+def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """A copy, unless there are none."""
+    if type(headers) is dict and not headers:
+        return headers
+    copied = _copied(headers)
+    if len(copied) > HEADERS_COUNT_MAX:
+        raise InvalidArgument(f"there are {len(copied)} headers; give at most {HEADERS_COUNT_MAX}")
+    size_bytes = sum(_header_bytes(name, value) for name, value in copied.items())
     if size_bytes > HEADERS_BYTES_MAX:
         raise InvalidArgument(
             f"the headers have {size_bytes} bytes; give at most {HEADERS_BYTES_MAX} and put the rest into the payload"
         )
+    return copied
+
+
+def _copied(headers: Mapping[str, str]) -> dict[str, str]:
+    if type(headers) is dict:
+        copied = headers.copy()
+        if {*map(type, copied), *map(type, copied.values())} == {str}:
+            return copied  # nearly always
+    if not issubclass(type(headers), Mapping):
+        raise InvalidArgument(f"headers is a {type(headers).__name__}; give a dict of str to str")
+    try:
+        pairs = list(headers.items())
+    except Exception as error:  # a mapping may be anybody's code, and a dict may change while it is read
+        raise InvalidArgument(f"headers cannot be read ({argument.quoted(error)}); give a dict") from error
+    copied = {}
+    for name, value in pairs:
+        plain, content = argument.text(name), argument.text(value)
+        if plain is None or content is None:
+            raise InvalidArgument(
+                f"the header {argument.quoted(name)} is {argument.quoted(value)}; names and values are str"
+            )
+        copied[plain] = content
+    return copied
 
 
 def _header_bytes(name: str, value: str) -> int:
-    if not isinstance(name, str) or not isinstance(value, str):
-        raise InvalidArgument(f"the header {name!r} is {value!r}; names and values are str")
     if not name:
         raise InvalidArgument(f"the header with the value {value!r} has an empty name; give it one")
+    if name.isascii() and value.isascii():
+        return len(name) + len(value)
     return _utf8_bytes("the header", name) + _utf8_bytes(f"the header {name!r}", value)
 
 
-def _check_text(field: str, value: str | None, bytes_max: int) -> None:
+def _checked_text(field: str, value: str | None, bytes_max: int) -> str | None:
     if value is None:
-        return
-    if not isinstance(value, str):
-        raise InvalidArgument(f"{field} is {value!r}; give a str or None")
+        return None
+    plain = argument.text(value)
+    if plain is None:
+        raise InvalidArgument(f"{field} is {argument.quoted(value)}; give a str or None")
     # An empty dedup_id would make every message without an id of its own a repetition of the first.
-    if not value:
+    if not plain:
         raise InvalidArgument(f"{field} is empty; give None for no {field}")
-    size_bytes = _utf8_bytes(field, value)
+    size_bytes = _utf8_bytes(field, plain)
     if size_bytes > bytes_max:
         raise InvalidArgument(f"{field} has {size_bytes} bytes; give at most {bytes_max}, or a hash of it")
+    return plain
 
 
 def _utf8_bytes(field: str, text: str) -> int:
@@ -130,16 +173,17 @@ def _utf8_bytes(field: str, text: str) -> int:
         return len(text.encode())
     except UnicodeEncodeError as error:
         raise InvalidArgument(
-            f"{field} {text!r} cannot be stored as UTF-8 ({error.reason}); remove it"
+            f"{field} {argument.quoted(text)} cannot be stored as UTF-8 ({error.reason}); remove it"
         ) from None
 
 
-def _check_priority(priority: int) -> None:
-    whole = isinstance(priority, int) and not isinstance(priority, bool)
-    if not whole or not PRIORITY_MIN <= priority <= PRIORITY_MAX:
+def _checked_priority(priority: int) -> int:
+    plain = argument.integer(priority)
+    if plain is None or not PRIORITY_MIN <= plain <= PRIORITY_MAX:
         raise InvalidArgument(
-            f"priority is {priority!r}; give an int from {PRIORITY_MIN} (first) to {PRIORITY_MAX} (last)"
+            f"priority is {argument.quoted(priority)}; give an int from {PRIORITY_MIN} (first) to {PRIORITY_MAX} (last)"
         )
+    return plain
 
 
 def _check_times(message: Message) -> None:

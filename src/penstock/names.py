@@ -16,6 +16,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
+from penstock import argument
 from penstock.errors import InvalidName
 from penstock.limits import NAME_CHARS_MAX
 
@@ -36,13 +37,14 @@ def check_name(name: str, *, kind: str = "name", reserved_ok: bool = False) -> s
     penstock.errors.InvalidName: the queue name 'new orders' has ' ' at character 4; letters, digits and . - _ : @ are \
 allowed, beginning with a letter, a digit or _
     """
-    if not isinstance(name, str):
-        raise InvalidName(f"the {kind} is {name!r}; give a str")
-    _check_length(name, kind)
-    _check_characters(name, kind)
-    if name.endswith(DEAD_LETTER_SUFFIX):
-        _check_reserved(name, kind, reserved_ok)
-    return name
+    plain = argument.text(name)
+    if plain is None:
+        raise InvalidName(f"the {kind} is {argument.quoted(name)}; give a str")
+    _check_length(plain, kind)
+    _check_characters(plain, kind)
+    if plain.endswith(DEAD_LETTER_SUFFIX):
+        _check_reserved(plain, kind, reserved_ok)
+    return plain
 
 
 def is_dead_letter_name(name: str) -> bool:

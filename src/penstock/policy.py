@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 import msgspec
 from msgspec.structs import force_setattr
 
+from penstock import argument
 from penstock.clock import SECOND_US, Duration, duration_us
 from penstock.errors import InvalidArgument
 from penstock.limits import (
@@ -52,25 +53,29 @@ def _seconds(field: str, value: Any) -> float:
 def _some_seconds(field: str, value: Any) -> float:
     seconds = _seconds(field, value)
     if not seconds:
-        raise InvalidArgument(f"{field} is {value!r}; give more than 0 seconds")
+        raise InvalidArgument(f"{field} is {argument.quoted(value)}; give more than 0 seconds")
     return seconds
 
 
 def _number(low: float, high: float) -> _Check:
     def check(field: str, value: Any) -> float:
-        # `not low <= value` also refuses nan.
-        if isinstance(value, bool) or not isinstance(value, int | float) or not low <= value <= high:
-            raise InvalidArgument(f"{field} is {value!r}; give a number from {low:g} to {high:g}")
-        return float(value)
+        plain = argument.number(value)
+        # `not low <= plain` also refuses nan.
+        if plain is None or not low <= plain <= high:
+            raise InvalidArgument(
+                f"{field} is {argument.quoted(value)}; give a number from {low:g} to {high:g}"
+            )
+        return float(plain)
 
     return check
 
 
 def _integer(low: int, high: int) -> _Check:
     def check(field: str, value: Any) -> int:
-        if isinstance(value, bool) or not isinstance(value, int) or not low <= value <= high:
-            raise InvalidArgument(f"{field} is {value!r}; give an int from {low} to {high}")
-        return value
+        plain = argument.integer(value)
+        if plain is None or not low <= plain <= high:
+            raise InvalidArgument(f"{field} is {argument.quoted(value)}; give an int from {low} to {high}")
+        return plain
 
     return check
 
@@ -79,16 +84,19 @@ def _choice(literal: Any) -> _Check:
     choices = get_args(literal)
 
     def check(field: str, value: Any) -> str:
-        if not isinstance(value, str) or value not in choices:
-            raise InvalidArgument(f"{field} is {value!r}; give one of {', '.join(map(repr, choices))}")
-        return value
+        plain = argument.text(value)
+        if plain is None or plain not in choices:
+            raise InvalidArgument(
+                f"{field} is {argument.quoted(value)}; give one of {', '.join(map(repr, choices))}"
+            )
+        return plain
 
     return check
 
 
 def _flag(field: str, value: Any) -> bool:
-    if not isinstance(value, bool):
-        raise InvalidArgument(f"{field} is {value!r}; give True or False")
+    if type(value) is not bool:
+        raise InvalidArgument(f"{field} is {argument.quoted(value)}; give True or False")
     return value
 
 
@@ -155,9 +163,12 @@ class Backoff(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _backoff(field: str, value: Any) -> Backoff:
-    if not isinstance(value, Backoff):
-        raise InvalidArgument(f"{field} is {value!r}; give a Backoff, such as Backoff(initial=1), or None")
-    return value
+    if not issubclass(type(value), Backoff):
+        raise InvalidArgument(
+            f"{field} is {argument.quoted(value)}; give a Backoff, such as Backoff(initial=1), or None"
+        )
+    found: Backoff = value
+    return found
 
 
 _FIELD_CHECKS: Final[dict[str, _Check]] = {
@@ -247,13 +258,21 @@ def differences(stored: Policy, given: Mapping[str, Any]) -> list[Difference]:
     >>> [str(one) for one in differences(Policy(), {"max_attempts": 5, "visibility_timeout": 30})]
     ['max_attempts is 3, not 5']
     """
+    return [
+        Difference(field, getattr(stored, field), value)
+        for field, value in checked(given).items()
+        if value != getattr(stored, field)
+    ]
+
+
+def checked(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a policy as it would hold them. Each is right by itself; whether they contradict one another is seen in the whole.
+
+    >>> checked({"ttl": 60})
+    {'ttl': 60.0}
+    """
     _check_known(given)
-    found = []
-    for field, raw in given.items():
-        value = _FIELD_CHECKS[field](field, raw)
-        if value != getattr(stored, field):
-            found.append(Difference(field, getattr(stored, field), value))
-    return found
+    return {field: _FIELD_CHECKS[field](field, value) for field, value in given.items()}
 
 
 def altered(policy: Policy, **changes: Any) -> Policy:

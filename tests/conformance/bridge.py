@@ -104,7 +104,7 @@ def bridge(value: Any, loop: Loop) -> Any:
 
 
 def unbridge(value: Any) -> Any:
-    if isinstance(value, Bridged):
+    if type(value) is Bridged:  # not `isinstance`: a test may give what does not say its class
         return value._target
     if type(value) in {list, tuple}:
         return type(value)(unbridge(one) for one in value)

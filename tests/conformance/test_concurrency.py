@@ -221,6 +221,18 @@ def test_a_full_queue_is_overfilled_by_threads(home: Home) -> None:
     assert queue.depth() == 50
 
 
+def test_a_queue_that_drops_refuses_threads(home: Home) -> None:
+    queue = home.broker.queue("latest", max_depth=5, overflow="drop-head")
+
+    def publish(producer: int) -> list[int]:
+        return [queue.publish(b"%d-%d" % (producer, n)) for n in range(20)]
+
+    ids = all_of([start(publish, n) for n in range(PRODUCERS)])
+    assert len({one for each in ids for one in each}) == 20 * PRODUCERS
+    assert counts(queue) == expected(ready=5)
+    assert len(set(payloads(queue.receive_many(100)))) == 5
+
+
 def test_a_queue_is_made_twice_by_two_threads(home: Home) -> None:
     def use(n: int) -> None:
         home.broker.queue("new", max_attempts=5).publish(b"%d" % n)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from penstock import Backoff, InvalidName, PenstockError
+from penstock import Backoff, InvalidArgument, InvalidName, PenstockError, QueueFull
 from penstock.clock import to_datetime
-from penstock.limits import HEADERS_COUNT_MAX
+from penstock.limits import HEADERS_COUNT_MAX, MESSAGE_BYTES_MAX
 from tests.conformance.background import PATIENCE_S, start
 from tests.conformance.home import Home
 from tests.conformance.observations import counts, drain, expected, payloads, take, unchanged
@@ -214,6 +214,52 @@ def test_a_named_dead_letter_queue_is_not_used(home: Home) -> None:
     assert [(one.payload, one.headers["x-origin"]) for one in found] == [(b"a", "first"), (b"b", "second")]
 
 
+# --- a working queue that is also where another one's dead letters go ---
+
+
+@pytest.fixture
+def shared(home: Home) -> tuple[Queue, Queue]:
+    """A queue with messages and attempts of its own, and one whose dead letters go there."""
+    orders = home.broker.queue("orders", max_attempts=1)
+    return orders, home.broker.queue("mails", dead_letter="orders")
+
+
+@pytest.mark.parametrize("how", ["nack", "reject", "lease"])
+def test_a_queue_that_another_one_names_loses_its_own_messages(
+    home: Home, shared: tuple[Queue, Queue], how: str
+) -> None:
+    orders, _ = shared
+    orders.publish(b"an order")
+    delivery = take(orders)
+    if how == "lease":
+        home.advance(31)
+    else:
+        getattr(delivery, how)(error="no")
+    assert counts(orders) == expected(dead=1)
+    assert (orders.dead_letters().name, orders.redrive()) == ("orders.dlq", 1)
+    assert drain(orders) == [b"an order"]
+
+
+def test_a_letter_in_a_working_queue_dies_again(shared: tuple[Queue, Queue]) -> None:
+    orders, mails = shared
+    kill(mails, b"a mail")
+    orders.publish(b"an order")
+    for _ in range(5):
+        letter = take(orders)
+        assert (letter.payload, letter.headers["x-origin"]) == (b"a mail", "mails")
+        letter.requeue()
+    take(orders).nack(delay=0)
+    assert (mails.stats().dead, orders.stats().dead) == (2, 0)  # what is there, an order among it
+    assert (mails.redrive(), drain(mails), drain(orders)) == (1, [b"a mail"], [b"an order"])
+
+
+def test_a_rejected_letter_in_a_working_queue_goes_round(shared: tuple[Queue, Queue]) -> None:
+    orders, mails = shared
+    kill(mails, b"a mail")
+    take(orders).reject(error="nor this")
+    assert (counts(orders), counts(mails)) == (expected(), expected())
+
+
 # --- redriving ---
 
 
@@ -297,6 +343,91 @@ def test_shared_dead_letters_go_back_to_the_wrong_queue(home: Home) -> None:
     kill(second, b"b")
     assert home.broker.get_queue("failures").redrive() == 2
     assert (drain(first), drain(second)) == ([b"a"], [b"b"])
+
+
+@pytest.mark.parametrize("through", ["queue", "dead letters"])
+def test_a_redrive_to_its_own_queue_never_ends(queue: Queue, through: str) -> None:
+    kill(queue, b"a", b"b")
+    dead = queue.dead_letters()
+    with unchanged(queue), unchanged(dead), pytest.raises(InvalidArgument, match="another queue"):
+        (queue if through == "queue" else dead).redrive(to="orders.dlq")
+
+
+def test_a_redrive_never_ends_while_its_messages_fail_again(queue: Queue) -> None:
+    sent = [b"%d" % n for n in range(150)]  # more than are moved at once
+    kill(queue, *sent)
+
+    def fail_again() -> int:
+        seen = 0
+        while seen < 150:
+            delivery = queue.receive(timeout=None)
+            assert delivery is not None
+            delivery.reject(error="still broken")
+            seen += 1
+        return seen
+
+    failing = start(fail_again)
+    assert start(queue.redrive, rate=2000).result(PATIENCE_S) == 150
+    assert failing.result(PATIENCE_S) == 150
+    assert counts(queue) == expected(dead=150)
+    assert sorted(payloads(queue.dead_letters().peek(500))) == sorted(sent)
+
+
+def test_a_redrive_goes_by_priority(home: Home, queue: Queue) -> None:
+    for payload, priority in ((b"a", 200), (b"b", 0), (b"c", 100)):
+        queue.publish(payload, priority=priority)
+        take(queue).reject(error="no")
+    dead = queue.dead_letters()
+    assert take(dead).payload == b"b"
+    home.advance(31)
+    assert queue.redrive(limit=2) == 2  # in the order in which they died
+    assert payloads(dead.peek(5)) == [b"c"]
+    assert drain(queue) == [b"b", b"a"]
+
+
+@pytest.mark.parametrize("letters", [4, 130])
+def test_a_redrive_fills_a_queue_above_its_depth(home: Home, letters: int) -> None:
+    queue = home.broker.queue("orders")
+    kill(queue, *[b"%d" % n for n in range(letters)])
+    room = letters - 2
+    queue.alter(max_depth=room)
+    with pytest.raises(QueueFull):
+        queue.redrive()
+    assert counts(queue) == expected(ready=room, dead=2)
+    with unchanged(queue), unchanged(queue.dead_letters()), pytest.raises(QueueFull):
+        queue.redrive()
+    assert drain(queue) == [b"%d" % n for n in range(room)]
+    assert queue.redrive() == 2
+    assert drain(queue) == [b"%d" % n for n in range(room, letters)]
+
+
+def test_a_redrive_fills_a_queue_above_its_bytes(home: Home) -> None:
+    queue = home.broker.queue("orders", max_bytes=1000)
+    for letter in (b"a", b"b", b"c"):
+        kill(queue, letter * 400)
+    with pytest.raises(QueueFull):
+        queue.redrive()
+    assert [one[:1] for one in drain(queue)] == [b"a", b"b"]
+    assert queue.redrive() == 1
+
+
+def test_a_redriven_message_outlives_the_queues_ttl(home: Home) -> None:
+    queue = home.broker.queue("orders", ttl=60)
+    kill(queue, b"a")
+    home.advance(3600)  # a dead letter does not expire
+    assert queue.redrive() == 1
+    home.advance(59)
+    assert payloads(queue.peek()) == [b"a"]
+    home.advance(1)
+    assert (counts(queue), queue.receive()) == (expected(), None)
+
+
+def test_a_message_of_the_greatest_size_cannot_be_redriven(home: Home) -> None:
+    queue = home.broker.queue("orders", max_message_bytes=MESSAGE_BYTES_MAX)
+    kill(queue, b"x" * MESSAGE_BYTES_MAX)
+    kill(queue, b"behind it")
+    assert queue.redrive() == 2
+    assert [len(one) for one in drain(queue)] == [MESSAGE_BYTES_MAX, len(b"behind it")]
 
 
 def test_a_leased_dead_letter_is_redriven_under_its_holder(queue: Queue) -> None:

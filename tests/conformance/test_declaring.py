@@ -245,6 +245,16 @@ def test_a_handle_of_a_deleted_queue_brings_it_back(home: Home) -> None:
     assert list(home.broker.list_queues()) == []
 
 
+def test_a_handle_of_a_deleted_queue_speaks_of_the_new_one(home: Home) -> None:
+    old = home.broker.queue("orders")
+    home.broker.delete_queue("orders")
+    new = home.broker.queue("orders")
+    new.publish_many([b"a", b"b"])
+    for call in (old.depth, old.stats, old.peek, old.purge, old.receive, old.dead_letters, old.redrive):
+        with unchanged(new), pytest.raises(QueueNotFound):
+            call()
+
+
 def test_a_queue_made_again_inherits_messages_policy_or_dedup_ids(home: Home) -> None:
     old = home.broker.queue("orders", max_attempts=5)
     old.publish(b"old", dedup_id="o-1")

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from penstock import Backoff, Message
@@ -68,6 +70,14 @@ def test_one_queue_counts_messages_of_another(home: Home, queue: Queue) -> None:
 def test_the_broker_has_no_stats(home: Home, queue: Queue) -> None:
     queue.publish(b"a")
     assert home.broker.stats() is not None
+
+
+def test_a_repeated_ack_is_counted_again(home: Home, queue: Queue) -> None:
+    queue.publish_many([b"a", b"b"])
+    first, second = queue.receive_many(2)
+    queue.ack_many([first, first, second])
+    stats: Any = home.broker.stats()
+    assert (stats.acked, stats.delivered) == (2, 2)
 
 
 def test_purging_leaves_something(home: Home, queue: Queue) -> None:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any
 
 import pytest
 
-from penstock import Message, MessageExpired
+from penstock import InvalidArgument, Message, MessageExpired
 from penstock.clock import to_datetime
 from tests.conformance.home import Home
 from tests.conformance.observations import counts, drain, expected, payloads, take, unchanged
@@ -68,6 +68,16 @@ def test_a_message_with_a_last_moment_outlives_it(home: Home, queue: Queue) -> N
     assert_nothing_left(queue)
 
 
+@pytest.mark.parametrize("hours", [-5, 0, 5])
+def test_never_in_some_zone_breaks_the_broker(home: Home, queue: Queue, hours: int) -> None:
+    never = datetime.max.replace(tzinfo=timezone(timedelta(hours=hours)))
+    queue.publish_many([Message(b"a", expires_at=never), Message(b"b", deliver_at=never)])
+    assert payloads(queue.peek(5)) == [b"a"]
+    home.advance(3600)
+    assert drain(queue) == [b"a"]
+    assert counts(queue) == expected(delayed=1)
+
+
 def test_a_message_that_has_expired_already_is_published(home: Home, queue: Queue) -> None:
     past = to_datetime(home.clock.now_us()) - timedelta(seconds=1)
     with unchanged(queue), pytest.raises(MessageExpired):
@@ -105,6 +115,63 @@ def test_what_expired_while_it_was_leased_is_delivered_again(home: Home, how: st
     else:
         home.advance(30)
     assert_nothing_left(queue)
+
+
+@pytest.mark.parametrize("on_expire", ["drop", "dead-letter"])
+@pytest.mark.parametrize("how", ["nack", "reject", "requeue", "lease", "close"])
+def test_what_expired_at_its_last_attempt_dies_of_something_else(
+    home: Home, how: str, on_expire: str
+) -> None:
+    queue = home.broker.queue("orders", max_attempts=1, visibility_timeout=90, on_expire=on_expire)
+    queue.publish(b"a", ttl=60)
+    consumer = queue.subscribe("worker")
+    delivery = take(consumer)
+    home.advance(70)
+    if how == "lease":
+        home.advance(30)
+    elif how == "close":
+        consumer.close()
+    else:
+        getattr(delivery, how)()
+    if on_expire == "drop":
+        assert_nothing_left(queue)
+        assert queue.dead_letters().depth() == 0
+    else:
+        assert_nothing_left(queue, dead=1)
+        [letter] = queue.dead_letters().peek(5)
+        assert (letter.headers["x-reason"], letter.headers["x-attempts"]) == ("expired", "1")
+
+
+def test_a_lease_and_a_life_that_end_together_make_a_last_attempt(home: Home) -> None:
+    queue = home.broker.queue("orders", max_attempts=1, visibility_timeout=60)
+    queue.publish(b"a", ttl=60)
+    take(queue)
+    home.advance(60)
+    assert_nothing_left(queue)
+
+
+@pytest.mark.parametrize("given", [{"delay": 60}, {"delay": 61}, {"delay": timedelta(days=1)}], ids=repr)
+def test_a_message_that_cannot_be_delivered_in_the_queues_time_is_taken(
+    home: Home, given: dict[str, Any]
+) -> None:
+    queue = home.broker.queue("orders", ttl=60)
+    with unchanged(queue), pytest.raises(InvalidArgument, match="ttl"):
+        queue.publish(b"a", **given)
+    with unchanged(queue), pytest.raises(InvalidArgument, match="ttl"):
+        queue.publish_many([b"a", Message(b"b", ttl=5), Message(b"c", **given)])
+
+
+def test_a_message_that_can_be_delivered_in_the_queues_time_or_its_own_is_refused(home: Home) -> None:
+    queue = home.broker.queue("orders", ttl=60)
+    past = to_datetime(home.clock.now_us()) - timedelta(days=1)
+    queue.publish_many(
+        [Message(b"a", delay=59), Message(b"b", delay=600, ttl=601), Message(b"c", deliver_at=past)]
+    )
+    assert drain(queue) == [b"c"]
+    home.advance(59)
+    assert drain(queue) == [b"a"]
+    home.advance(541)
+    assert drain(queue) == [b"b"]
 
 
 def test_what_expires_while_it_waits_for_its_retry_is_delivered_again(home: Home, queue: Queue) -> None:

@@ -95,6 +95,46 @@ def test_a_message_that_is_not_due_blocks_its_key(home: Home, queue: Queue) -> N
     assert drain(queue) == [b"a1"]
 
 
+def test_a_younger_message_that_nobody_has_goes_before_an_older_one_that_is_due(
+    home: Home, queue: Queue
+) -> None:
+    queue.publish(b"a1", key="a", delay=60)
+    publish(queue, "a2", "a3", "b1")
+    home.advance(60)
+    assert counts(queue) == expected(ready=4)
+    assert drain(queue) == [b"b1", b"a1", b"a2", b"a3"]
+
+
+@pytest.mark.parametrize("how", ["leased", "requeued", "retrying"])
+def test_an_older_message_that_falls_due_is_handed_out_beside_one_that_was_begun(
+    home: Home, queue: Queue, how: str
+) -> None:
+    queue.publish(b"a1", key="a", delay=10)
+    publish(queue, "a2", "a3")
+    begun = take(queue)
+    if how == "requeued":
+        begun.requeue()
+    elif how == "retrying":
+        begun.nack(delay=20)
+    home.advance(10)
+    if how == "leased":
+        assert queue.receive() is None
+        begun.ack()
+        assert drain(queue) == [b"a1", b"a3"]
+    else:
+        home.advance(10)
+        assert drain(queue) == [b"a2", b"a1", b"a3"]
+
+
+def test_an_older_message_with_another_priority_leaves_two_of_its_key(home: Home, queue: Queue) -> None:
+    queue.publish(b"a1", key="a", delay=10, priority=200)
+    queue.publish(b"a2", key="a", priority=0)
+    queue.publish(b"b1", key="b", priority=100)
+    home.advance(10)
+    assert payloads(queue.receive_many(5)) == [b"b1", b"a1"]
+    assert counts(queue) == expected(ready=1, leased=2)
+
+
 def test_the_priority_breaks_the_order_of_a_key_or_does_not_count(queue: Queue) -> None:
     queue.publish(b"a1", key="a", priority=200)
     queue.publish(b"a2", key="a", priority=0)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from penstock import PenstockError
+from penstock import LeaseLost, PenstockError
 from tests.conformance.home import Home
 from tests.conformance.observations import counts, drain, expected, payloads, take, unchanged
 from tests.conformance.surface import Queue
@@ -123,6 +123,41 @@ def test_a_consumer_without_a_name_is_refused(queue: Queue) -> None:
     queue.publish_many([b"a", b"b"])
     with queue.subscribe() as first, queue.subscribe() as second:
         assert {take(first).payload, take(second).payload} == {b"a", b"b"}
+
+
+def test_a_consumer_is_no_iterator(queue: Queue) -> None:
+    queue.publish_many([b"a", b"b"])
+    consumer = queue.subscribe("worker")
+    assert payloads([next(consumer), next(consumer)]) == [b"a", b"b"]
+    consumer.close()
+    with pytest.raises(StopIteration):
+        next(consumer)
+
+
+def test_a_consumer_takes_what_another_of_its_name_has(queue: Queue) -> None:
+    queue.publish_many([b"a", b"b"])
+    one, two = queue.subscribe("worker"), queue.subscribe("worker")
+    assert (one.name, two.name) == ("worker", "worker~2")
+    first, second = take(one), take(two)
+    one.close()
+    second.ack()
+    with pytest.raises(LeaseLost):
+        first.ack()
+    assert payloads(queue.receive_many(5)) == [b"a"]
+    with queue.subscribe("worker") as again:
+        assert again.name == "worker"
+    two.close()
+
+
+def test_a_made_up_name_is_one_that_somebody_has(queue: Queue) -> None:
+    queue.publish_many([b"a", b"b"])
+    made_up = queue.subscribe()
+    chosen = queue.subscribe(made_up.name)
+    assert chosen.name != made_up.name
+    held = take(chosen)
+    made_up.close()
+    held.ack()
+    chosen.close()
 
 
 def test_two_consumers_get_the_same_message(queue: Queue) -> None:

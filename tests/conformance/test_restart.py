@@ -255,6 +255,37 @@ def test_what_expired_while_nobody_was_there_is_delivered(home: Home, restart: R
     assert (dead.payload, dead.headers["x-reason"]) == (b"a", "expired")
 
 
+def test_a_clock_that_was_set_back_changes_the_order(home: Home, queue: Queue, restart: Restart) -> None:
+    queue.publish(b"delayed", delay=5)
+    home.advance(10)
+    home.clock.set_back(seconds=3600)
+    queue.publish(b"first")
+    queue.publish_many([b"second", Message(b"third", key="k")])
+    assert drain(restart().queue("orders")) == [b"delayed", b"first", b"second", b"third"]
+
+
+@pytest.mark.parametrize("on_expire", ["drop", "dead-letter"])
+def test_what_expired_in_the_hands_of_an_earlier_owner_dies_of_something_else(
+    home: Home, restart: Restart, on_expire: str
+) -> None:
+    queue = home.broker.queue("orders", max_attempts=1, on_expire=on_expire)
+    queue.publish(b"a", ttl=10)
+    take(queue)
+    queue = restart(away=11).queue("orders")
+    letters = queue.dead_letters().peek(5)
+    assert [one.headers["x-reason"] for one in letters] == (["expired"] if on_expire == "dead-letter" else [])
+    assert queue.depth() == 0
+
+
+def test_an_older_message_of_a_key_that_fell_due_loses_its_place(home: Home, restart: Restart) -> None:
+    queue = home.broker.queue("orders", ordering="key")
+    queue.publish(b"a1", key="a", delay=10)
+    queue.publish_many([Message(b"a2", key="a"), Message(b"a3", key="a")])
+    home.advance(10)
+    take(queue).ack()
+    assert drain(restart().queue("orders")) == [b"a2", b"a3"]
+
+
 # --- dedup ---
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock import Backoff, PenstockError
+from penstock import Backoff, LeaseLost, PenstockError
 from tests.conformance.home import Home
 from tests.conformance.observations import counts, drain, expected, payloads, take, unchanged
 from tests.conformance.surface import Queue
@@ -64,6 +64,20 @@ def test_the_delivery_of_one_queue_is_acknowledged_in_another(home: Home, queue:
         other.ack_many([theirs, mine])
     mine.ack()
     theirs.ack()
+
+
+def test_the_delivery_of_one_broker_is_acknowledged_in_another(home: Home, queue: Queue) -> None:
+    other = home.open(home.elsewhere()).queue("orders")
+    for one in (queue, other):
+        one.publish_many([b"a", b"b"])
+    mine, theirs = queue.receive_many(2), other.receive_many(2)
+    with unchanged(queue), unchanged(other), pytest.raises(LeaseLost):
+        other.ack_many(mine)
+    with unchanged(queue), unchanged(other), pytest.raises(LeaseLost):
+        other.ack_many([*theirs, *mine])
+    queue.ack_many(mine)
+    other.ack_many(theirs)
+    assert (queue.depth(), other.depth()) == (0, 0)
 
 
 # --- nack ---

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import suppress
 
 import pytest
 
@@ -239,6 +240,18 @@ def test_closing_a_consumer_leaves_its_iteration_asleep_or_ends_another(queue: Q
     waiting = start(staying.receive, timeout=None)
     closing.close()
     assert ending.result(PATIENCE_S) == []
+    queue.publish(b"a")
+    assert payload_of(waiting) == b"a"
+    staying.close()
+
+
+def test_closing_a_consumer_ends_the_patience_of_another_of_its_name(queue: Queue) -> None:
+    closing, staying = queue.subscribe("worker"), queue.subscribe("worker")
+    waiting = start(staying.receive, timeout=None)
+    ending = start(closing.receive, timeout=None)
+    closing.close()
+    with suppress(BrokerClosed):  # if it came too late to wait
+        assert ending.result(PATIENCE_S) is None
     queue.publish(b"a")
     assert payload_of(waiting) == b"a"
     staying.close()

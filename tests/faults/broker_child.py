@@ -13,20 +13,22 @@ import os
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import msgspec
 
-from penstock.broker import ledger, opening, ticket, upkeep
+from penstock.broker import core, opening, ticket, upkeep
+from penstock.broker.ledger import rows_of
 from penstock.broker.sync import Broker, Delivery, Queue
 from penstock.engine import history
 from penstock.engine.engine import Engine
 from penstock.engine.events import Event, Leased, Outcome, Settled
 from penstock.errors import LeaseLost
 from penstock.journal.files import Files
+from penstock.journal.journal import Journal
 from penstock.message import Message
 from penstock.policy import Backoff
 from tests.faults.faulty_files import UnsyncedFiles
@@ -63,16 +65,13 @@ def tell(*report: object) -> None:
 
 
 def _no_lease_rows() -> None:
-    told = ledger.rows_of
-    ledger.rows_of = lambda event: [] if isinstance(event, Leased) else told(event)  # no trace of a lease
-    whole = ledger.JournalLedger.append
+    core.rows_of = lambda events: rows_of([one for one in events if not isinstance(one, Leased)])  # type: ignore[attr-defined]
+    whole = Journal.append
 
-    def append(self: Any, events: Any, **how: Any) -> Any:
-        if all(isinstance(event, Leased) for event in events):
-            return self.flush()
-        return whole(self, events, **how)
+    def append(self: Journal, rows: Any, **how: Any) -> Any:
+        return whole(self, rows, **how) if rows else self.barrier()
 
-    ledger.JournalLedger.append = append  # type: ignore[method-assign]
+    Journal.append = append  # type: ignore[method-assign]
 
 
 def _answers_early() -> None:
@@ -91,14 +90,12 @@ def _acks_forgotten() -> None:
 
 
 def _letters_without_removal() -> None:
-    whole = ledger.JournalLedger.append
-
-    def append(self: Any, events: Any, **how: Any) -> Any:
+    def without(events: Sequence[Event]) -> Any:
         *rest, last = events
         dead = rest and isinstance(last, Settled) and last.outcome == Outcome.DEAD
-        return whole(self, rest if dead else events, **how)
+        return rows_of(rest if dead else events)
 
-    ledger.JournalLedger.append = append  # type: ignore[method-assign]
+    core.rows_of = without  # type: ignore[attr-defined]
 
 
 def _batches_in_two() -> None:

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.argument import quoted
 from penstock.clock import Clock, ManualClock, SystemClock, duration_us, to_datetime, to_us
 from penstock.errors import InvalidArgument
 from penstock.limits import DURATION_S_MAX
+from tests.conformance.oddities import Liar, Nowhere, Refusal, SullenFloat, SullenInt, SullenSpan
 
 
 def test_the_system_clock_counts_in_another_unit() -> None:
@@ -63,9 +65,27 @@ def test_a_number_is_taken_for_an_absolute_time() -> None:
         to_us(wrong, "expires_at")
 
 
+def test_a_zone_that_fails_is_an_error_of_its_own() -> None:
+    with pytest.raises(InvalidArgument, match="the time zone of deliver_at") as caught:
+        to_us(datetime(2026, 1, 1, tzinfo=Nowhere()), "deliver_at")
+    assert isinstance(caught.value.__cause__, Refusal)
+
+
+def test_a_duration_of_a_class_of_its_own_is_asked() -> None:
+    assert duration_us(SullenSpan(seconds=2)) == 2_000_000
+    assert duration_us(SullenFloat(1.5)) == 1_500_000
+    assert duration_us(SullenInt(2)) == 2_000_000
+
+
 def test_the_zone_of_a_time_is_ignored() -> None:
     tokyo = timezone(timedelta(hours=9))
     assert to_us(datetime(2026, 1, 1, 9, tzinfo=tokyo)) == to_us(datetime(2026, 1, 1, tzinfo=UTC))
+
+
+@pytest.mark.parametrize("hours", [-12, 0, 12])
+def test_the_last_moment_of_a_western_zone_has_no_way_back(hours: int) -> None:
+    never = datetime.max.replace(tzinfo=timezone(timedelta(hours=hours)))
+    assert to_datetime(to_us(never)) == min(never, datetime.max.replace(tzinfo=UTC))
 
 
 @given(st.datetimes(timezones=st.just(UTC)))
@@ -100,7 +120,16 @@ def test_a_duration_is_read_in_another_unit(value: float | timedelta, us: int) -
         None,
         b"5",
         DURATION_S_MAX + 1,
+        1e308,
+        -1e308,
+        10**400,
+        -(10**400),
+        10**5000,
+        timedelta.max,
+        timedelta.min,
+        Liar(timedelta),
     ],
+    ids=quoted,
 )
 def test_a_senseless_duration_is_taken(wrong: Any) -> None:
     with pytest.raises(InvalidArgument, match="^delay is "):

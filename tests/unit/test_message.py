@@ -15,6 +15,7 @@ from penstock.limits import (
     MESSAGE_BYTES_DEFAULT,
 )
 from penstock.message import Message, check
+from tests.conformance.oddities import Level, Refusal, SullenBytes, SullenText, Unreadable, Word
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 NAIVE = datetime(2026, 1, 1, 12)  # noqa: DTZ001
@@ -166,3 +167,29 @@ def test_a_senseless_priority_is_taken(priority: Any) -> None:
 def test_senseless_times_are_taken(fields: dict[str, Any], said: str) -> None:
     with pytest.raises(InvalidArgument, match=said):
         check(wrong(**fields))
+
+
+def test_a_checked_message_shares_its_headers_or_is_of_its_callers_classes() -> None:
+    given = {"name": "value"}
+    found = check(
+        Message(SullenBytes(b"x"), headers=given, key=SullenText("k"), priority=Level.FIVE, dedup_id=Word.KEY)
+    )
+    given["name"] = "another"
+    assert found == Message(b"x", headers={"name": "value"}, key="k", priority=5, dedup_id="key")
+    assert [type(one) for one in (found.payload, found.key, found.priority, found.dedup_id)] == [
+        bytes,
+        str,
+        int,
+        str,
+    ]
+
+
+def test_a_plain_message_is_copied() -> None:
+    plain = Message(b"x", key="k", priority=7)
+    assert check(plain) is plain
+
+
+def test_headers_that_cannot_be_read_are_an_error_of_their_own() -> None:
+    with pytest.raises(InvalidArgument, match="headers cannot be read") as caught:
+        check(wrong(headers=Unreadable()))
+    assert isinstance(caught.value.__cause__, Refusal)

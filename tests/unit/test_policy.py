@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from penstock.errors import InvalidArgument, InvalidName
 from penstock.limits import ATTEMPTS_MAX, COUNT_MAX, DURATION_S_MAX, MESSAGE_BYTES_MAX
-from penstock.policy import Backoff, Policy, altered, differences
+from penstock.policy import Backoff, Policy, altered, checked, differences
+from tests.conformance.oddities import Level, Word
 
 # The defaults are promised in the documentation.
 DEFAULTS = {
@@ -325,3 +326,10 @@ def test_backoff_does_not_take_timedeltas() -> None:
 def test_a_senseless_attempt_gets_a_wait(attempt: int, unit: float) -> None:
     with pytest.raises(InvalidArgument, match="attempt"):
         Backoff().delay_us(attempt, unit)
+
+
+def test_checked_fields_are_not_as_a_policy_holds_them() -> None:
+    found = checked({"ttl": timedelta(minutes=1), "max_attempts": Level.FIVE, "ordering": Word.KEY})
+    assert found == {"ttl": 60.0, "max_attempts": 5, "ordering": "key"}
+    assert [type(value) for value in found.values()] == [float, int, str]
+    assert checked(found) == found

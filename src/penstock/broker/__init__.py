@@ -3,14 +3,18 @@
 =============  =====================================================================================
 `port`         what every front and shell uses
 `ticket`       an answer that comes later, for threads and for asyncio
-`ledger`       where events are recorded: nowhere, or in a journal
+`ledger`       how events are written down in a journal, and read again
 `shelf`        what stored messages contain
 `compose`      from what a caller gives to columns
 `contents`     what stored messages contain, in other forms
-`express`      plain messages one at a time, in memory, by the shortest way
+`core`         the lock, the time, recording, the timer and the end, on which commands stand
+`lines`        those who wait for messages
+`handing`      messages to consumers, at once or when they come
+`express`      plain messages one at a time, by the shortest way
 `upkeep`       snapshots and cleaning while a broker is in use
-`worker`       handlers for a queue's messages, in threads and in asyncio
 `embedded`     the port over one engine in this process
+`opening`      a broker in memory, or over a directory
+`calls`        what both shells do with a caller's arguments
 `deliveries`   what a receive gives
 `sync`         the shell for threads
 `aio`          the shell for asyncio

@@ -1,20 +1,24 @@
 """The shell for asyncio: the objects of `sync`, with `await`.
 
 The loop neither writes nor syncs: commits are made by a thread. It reads messages that are no longer in memory, and waits for the broker's lock as
-threads do.
+threads do. Opening and closing take as long as they take, each in a thread of its own.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Generator, Iterable, Mapping
+import threading
+from collections.abc import Callable, Generator, Iterable, Mapping
+from concurrent.futures import Future
 from datetime import datetime
+from functools import partial
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 from penstock import limits
 from penstock.broker import calls
 from penstock.broker.deliveries import Leased, deliveries, receipts
+from penstock.broker.embedded import Embedded
 from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.broker.opening import port as open_port
 from penstock.broker.port import BrokerStats, Handle, How, Port, QueueStats, Receipts
@@ -24,6 +28,8 @@ from penstock.errors import BrokerClosed
 from penstock.journal.tail import Durability
 from penstock.message import Message
 from penstock.policy import Policy
+
+T = TypeVar("T")
 
 
 class Delivery(Leased, gc=False, weakref=False):
@@ -117,10 +123,11 @@ class Queue:
         self, consumer: str | None = None, *, prefetch: int = 1, auto_ack: bool = False
     ) -> Consumer:
         """A consumer, to be iterated over; closing it gives back what it has not settled."""
-        name, ahead = calls.consumer_name(consumer), calls.prefetch(prefetch)
+        name = calls.consumer_name(consumer)
+        calls.prefetch(prefetch)  # a receive is a function call here: nothing is sent ahead
         keep = not calls.flag("auto_ack", auto_ack)
         given = await self._port.attach(self._log, DEFAULT_GROUP, name).get()
-        return Consumer(self, given, ahead, keep=keep)
+        return Consumer(self, given, keep=keep)
 
     # --- settling ---
 
@@ -194,9 +201,8 @@ class Consumer:
     As an iterator it waits for messages until it, or the broker, is closed.
     """
 
-    def __init__(self, queue: Queue, name: str, prefetch: int, *, keep: bool) -> None:
+    def __init__(self, queue: Queue, name: str, *, keep: bool) -> None:
         self._queue = queue
-        self._prefetch = prefetch
         self._keep = keep
         self._closed = False
         self.name = name
@@ -277,7 +283,8 @@ class Broker:
 
     async def close(self, timeout: Duration | None = None) -> None:
         """Finish what is under way, sync, and let go of the directory."""
-        await asyncio.to_thread(self._port.close, calls.seconds(timeout))
+        timeout_s = calls.seconds(timeout)
+        await asyncio.wrap_future(_in_a_thread(partial(self._port.close, timeout_s), "penstock-close"))
 
     async def __aenter__(self) -> Self:
         return self
@@ -297,7 +304,12 @@ class Opening:
         self._broker: Broker | None = None
 
     async def _open(self) -> Broker:
-        port = await asyncio.to_thread(open_port, *self._arguments, **self._settings)
+        opening = _in_a_thread(partial(open_port, *self._arguments, **self._settings), "penstock-open")
+        try:
+            port = await asyncio.wrap_future(opening)
+        except BaseException:  # nobody waits for it any more; it goes on all the same
+            opening.add_done_callback(_let_go)
+            raise
         self._broker = Broker(port)
         return self._broker
 
@@ -310,6 +322,27 @@ class Opening:
     async def __aexit__(self, *_: object) -> None:
         if self._broker is not None:
             await self._broker.close()
+
+
+def _in_a_thread(call: Callable[[], T], name: str) -> Future[T]:
+    """Have something done by a thread of its own: all those of the loop may be busy with handlers that hang."""
+    future: Future[T] = Future()
+    future.set_running_or_notify_cancel()  # who waits for it may go away, and it is done to its end
+
+    def do() -> None:
+        try:
+            future.set_result(call())
+        except BaseException as error:
+            future.set_exception(error)
+
+    threading.Thread(target=do, name=name).start()
+    return future
+
+
+def _let_go(opening: Future[Embedded]) -> None:
+    """Close what was opened for nobody. Perhaps on the loop, so not here."""
+    if opening.exception() is None:
+        _in_a_thread(opening.result().close, "penstock-close")
 
 
 def open(  # noqa: A001  # it is the name in the API

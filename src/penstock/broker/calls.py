@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
+from penstock import argument
 from penstock.broker.port import Handle, Port, Redriven
 from penstock.broker.ticket import Ticket
 from penstock.clock import SECOND_US, Duration, duration_us
@@ -25,7 +26,6 @@ REDRIVE_AT_ONCE: Final = 100
 PAUSE_S_MAX: Final = 24 * 3600.0
 
 _numbers = itertools.count(1)
-_UNSAID: Final = (None,) * 6
 
 
 def message(
@@ -39,8 +39,16 @@ def message(
     dedup_id: str | None,
 ) -> bytes | Message:
     """What `publish` was given: the payload itself, if nothing is said about it."""
-    others = (key, priority, delay, deliver_at, ttl, dedup_id)
-    if type(payload) is bytes and not headers and others == _UNSAID:
+    if (
+        type(payload) is bytes
+        and (headers is None or (type(headers) is dict and not headers))
+        and key is None
+        and priority is None
+        and delay is None
+        and deliver_at is None
+        and ttl is None
+        and dedup_id is None
+    ):
         return payload
     return Message(
         payload,
@@ -56,7 +64,7 @@ def message(
 
 def wait_us(timeout: Duration | None) -> int | None:
     """How long to wait: None for ever."""
-    if timeout == 0:
+    if type(timeout) is int and not timeout:  # nearly always
         return 0
     return None if timeout is None else duration_us(timeout, "timeout")
 
@@ -76,21 +84,25 @@ def seconds(timeout: Duration | None) -> float | None:
 
 
 def count(given: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= DELIVERIES_MAX:
-        raise InvalidArgument(f"the number of messages is {given!r}; give an int from 1 to {DELIVERIES_MAX}")
-    return given
+    plain = argument.integer(given)
+    if plain is None or not 1 <= plain <= DELIVERIES_MAX:
+        raise InvalidArgument(
+            f"the number of messages is {argument.quoted(given)}; give an int from 1 to {DELIVERIES_MAX}"
+        )
+    return plain
 
 
 def flag(field: str, given: bool) -> bool:
-    if not isinstance(given, bool):
-        raise InvalidArgument(f"{field} is {given!r}; give True or False")
+    if type(given) is not bool:
+        raise InvalidArgument(f"{field} is {argument.quoted(given)}; give True or False")
     return given
 
 
 def prefetch(given: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= PREFETCH_MAX:
-        raise InvalidArgument(f"prefetch is {given!r}; give an int from 1 to {PREFETCH_MAX}")
-    return given
+    plain = argument.integer(given)
+    if plain is None or not 1 <= plain <= PREFETCH_MAX:
+        raise InvalidArgument(f"prefetch is {argument.quoted(given)}; give an int from 1 to {PREFETCH_MAX}")
+    return plain
 
 
 def consumer_name(given: str | None) -> str:
@@ -121,12 +133,10 @@ class Redrive:
         self._log = log
         self._matches = None if where is None else compile_filter(where).matches
         self._left = COUNT_MAX if limit is None else _positive("limit", limit)
-        if not isinstance(self._left, int):
-            raise InvalidArgument(f"limit is {limit!r}; give an int, or None for no limit")
-        if to is not None:
-            check_name(to, kind="queue name", reserved_ok=True)
+        if type(self._left) is not int:
+            raise InvalidArgument(f"limit is {argument.quoted(limit)}; give an int, or None for no limit")
         self._rate = None if rate is None else _positive("rate", rate)
-        self._to = to
+        self._to = None if to is None else check_name(to, kind="queue name", reserved_ok=True)
         self._span: range | None = (
             None  # offsets that are left to be looked at; at first, of all that are there
         )
@@ -164,6 +174,9 @@ class Redrive:
 
 
 def _positive(field: str, value: Any) -> Any:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= COUNT_MAX:
-        raise InvalidArgument(f"{field} is {value!r}; give a number above 0, or None for no {field}")
-    return value
+    plain = argument.number(value)
+    if plain is None or not 0 < plain <= COUNT_MAX:
+        raise InvalidArgument(
+            f"{field} is {argument.quoted(value)}; give a number above 0, or None for no {field}"
+        )
+    return plain

@@ -31,10 +31,8 @@ def batch_of(messages: Iterable[bytes | Message], policy: Policy, now_us: int) -
         payloads: Any = given.copy()  # the caller's list may change
         batch = Batch(payloads, (), now_us, PRIORITY_DEFAULT)
     else:
-        whole = [one if isinstance(one, Message) else Message(one) for one in given]
-        for message in whole:
-            check(message, policy.max_message_bytes)
-        batch = _columns(whole, now_us)
+        whole: Any = (one if issubclass(type(one), Message) else Message(one) for one in given)  # type: ignore[arg-type]
+        batch = _columns([check(message, policy.max_message_bytes) for message in whole], now_us)
     batch.size = sum(map(len, batch.payloads))
     if policy.ttl is not None:
         _expire_by_default(batch, now_us + round(policy.ttl * SECOND_US))
@@ -42,9 +40,10 @@ def batch_of(messages: Iterable[bytes | Message], policy: Policy, now_us: int) -
 
 
 def _listed(messages: Any) -> list[bytes | Message]:
-    if isinstance(messages, bytes | str | Message) or not isinstance(messages, Iterable):
+    kind = type(messages)
+    if issubclass(kind, bytes | str | Message) or not issubclass(kind, Iterable):
         raise InvalidArgument(
-            f"messages is a {type(messages).__name__}; give a list of bytes or Message, or use publish for one"
+            f"messages is a {kind.__name__}; give a list of bytes or Message, or use publish for one"
         )
     return list(messages)
 
@@ -64,7 +63,7 @@ def _columns(messages: list[Message], now_us: int) -> Batch:
         expires_at=_one_or_list(ends),
         key=_none_or_list([message.key for message in messages]),
         dedup_id=_none_or_list([message.dedup_id for message in messages]),
-        headers=_none_or_list([dict(message.headers) or None for message in messages]),
+        headers=_none_or_list([message.headers or None for message in messages]),
     )
 
 

@@ -12,8 +12,11 @@ from penstock.engine.events import Batch
 from penstock.engine.log import Log
 from penstock.message import Message
 
-#: More than the rows of a message take beside its payload, headers and texts.
-MESSAGE_OVERHEAD_BYTES: Final = 400
+#: More than a section takes beside what its rows hold.
+SECTION_OVERHEAD_BYTES: Final = 400
+
+#: More than a declaration takes, whatever the names in it, and its policy.
+DECLARATION_BYTES_MAX: Final = 2048
 
 
 def fetching(shelf: Shelf) -> Fetch:
@@ -31,7 +34,7 @@ def fetching(shelf: Shelf) -> Fetch:
 
 def bytes_of(batch: Batch) -> int:
     """More than a batch takes in a journal."""
-    size = batch.size + MESSAGE_OVERHEAD_BYTES
+    size = batch.size + SECTION_OVERHEAD_BYTES
     if batch.headers is None and batch.key is None and batch.dedup_id is None:
         return size + 64 * len(batch.payloads)
     texts = sum(4 * len(text) + 32 for column in (batch.key, batch.dedup_id) for text in column or () if text)

@@ -3,11 +3,11 @@
 Theory of operation
 -------------------
 One lock guards the engine, the shelf and those who wait. A command takes it, lets happen what has fallen due (`begin`), applies itself to the engine,
-has the events appended to the ledger (`record`), and lets go: it never waits for the disk or for anybody while it holds the lock. What it answers
-is withheld by its ticket until the events are durable, and so is what it published: messages arrive in their lanes when the ledger says
+has the events appended to the journal (`record`), and lets go: it never waits for the disk or for anybody while it holds the lock. What it answers
+is withheld by its ticket until the events are durable, and so is what it published: messages arrive in their lanes when the journal says
 that they are recorded, by whichever thread recorded them.
 
-Room on the disk is made sure of before the engine is touched, so a refused command has changed nothing. If the ledger fails
+Room on the disk is made sure of before the engine is touched, so a refused command has changed nothing. If the journal fails
 afterwards, engine and disk differ: the broker refuses everything from then on and must be opened again. The same holds if a change is left
 half done, as a Ctrl-C may do: what was acknowledged is on the disk, and only memory is in doubt.
 
@@ -28,10 +28,11 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
-from penstock.broker.ledger import DONE, JournalLedger, Ledger
+from penstock import argument
+from penstock.broker.ledger import rows_of
 from penstock.broker.lines import Lines
 from penstock.broker.shelf import Shelf
-from penstock.broker.ticket import Answer, Record, Refused, Ticket, Waiting
+from penstock.broker.ticket import DONE, Answer, Record, Refused, Ticket, Waiting
 from penstock.clock import SECOND_US, Clock, SystemClock
 from penstock.engine.change import Change
 from penstock.engine.engine import Engine
@@ -41,6 +42,7 @@ from penstock.errors import BatchTooLarge, BrokerClosed, DiskFull, ForkedProcess
 from penstock.ids import SnowflakeIds
 from penstock.journal.commit import fresh_copy, uninterrupted
 from penstock.journal.files import at_fork
+from penstock.journal.journal import Journal
 from penstock.journal.kinds import Kind
 from penstock.limits import FRAME_BYTES_MAX
 
@@ -65,10 +67,11 @@ class Core:
     serve: Callable[[Log], None]
     dismiss: Callable[[Log], None]
 
-    def __init__(self, ledger: Ledger, shelf: Shelf, clock: Clock, engine: Engine, ids: SnowflakeIds) -> None:
+    def __init__(
+        self, journal: Journal | None, shelf: Shelf, clock: Clock, engine: Engine, ids: SnowflakeIds
+    ) -> None:
         self.clock = clock
-        self.ledger = ledger
-        self.journal = ledger.journal if isinstance(ledger, JournalLedger) else None
+        self.journal = journal
         self.shelf = shelf
         self.engine = engine
         self.ids = ids
@@ -151,11 +154,13 @@ class Core:
             try:
                 # What arrives is always synced: then it arrives in the order in which it was appended.
                 to_sync = sync or bool(unit.arrivals)
-                record = self.ledger.append(unit.events, sync=to_sync, then=self._arrival(unit))
+                record = self.journal.append(rows_of(unit.events), sync=to_sync, then=self._arrival(unit))
             except BaseException as error:
                 self.fail(error)
                 raise
-        return self.ledger.flush() if record is None else record
+        if record is None:
+            return DONE if self.journal is None else self.journal.barrier()
+        return record
 
     def _arrival(self, unit: Change) -> Callable[[], None] | None:
         """What is to be done when a unit is durable: its messages arrive, and who waits for them wakes."""
@@ -212,14 +217,14 @@ class Core:
     # --- failing ---
 
     def fail(self, error: BaseException) -> None:
-        """Engine and ledger differ from here on."""
+        """Engine and journal differ from here on."""
         self.express_closed = True
         if self.failure is None:
             self.failure = (
                 error
                 if isinstance(error, PenstockError) and not error.retryable
                 else JournalFailed(
-                    f"the broker failed and refuses everything until it is opened again: {error!r}"
+                    f"the broker failed and refuses everything until it is opened again: {argument.quoted(error)}"
                 )
             )
         self.wake_all(self.failure)
@@ -375,7 +380,8 @@ class Core:
                 with suppress(PenstockError):  # it only saves time when the broker is opened again
                     self.upkeep.last()
         finally:
-            self.ledger.close()
+            if self.journal is not None:
+                self.journal.close()
 
     def nothing_is_leased(self) -> bool:
         logs = self.engine.logs.values()

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from penstock import argument
 from penstock.broker.port import Granted, Receipts
 from penstock.clock import to_datetime
 from penstock.errors import InvalidArgument, LeaseLost
@@ -112,8 +113,8 @@ def _each(column: Any, start: int, stop: int) -> Iterable[Any]:
 
 def receipts(found: Iterable[Leased], queue: Any) -> list[Receipts]:
     """What acknowledges deliveries, by group. They must be of this queue; those that were settled when they were handed out are left out."""
-    if not isinstance(found, Iterable):
-        raise InvalidArgument(f"{found!r} is not a list of deliveries")
+    if not issubclass(type(found), Iterable):
+        raise InvalidArgument(f"{argument.quoted(found)} is not a list of deliveries")
     listed = found if type(found) is list else list(found)
     for kind in set(map(type, listed)):
         if not issubclass(kind, Leased):

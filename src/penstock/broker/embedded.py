@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Final, Literal
 
+from penstock import argument
 from penstock.broker import compose
-from penstock.broker.contents import MESSAGE_OVERHEAD_BYTES, bytes_of, message_of
+from penstock.broker.contents import DECLARATION_BYTES_MAX, SECTION_OVERHEAD_BYTES, bytes_of, message_of
 from penstock.broker.core import Core
 from penstock.broker.express import Express, JournalExpress, visible_us
 from penstock.broker.handing import Handing, alive
@@ -26,7 +27,7 @@ from penstock.journal.kinds import MESSAGES, METADATA, SETTLEMENTS
 from penstock.limits import DELIVERIES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message
 from penstock.names import check_name, is_dead_letter_name
-from penstock.policy import Policy, altered, differences
+from penstock.policy import Policy, altered, checked, differences
 
 #: Dead letters that go back in one unit, at the most, unless one alone is larger; and how many are looked at for that, while others wait.
 REDRIVEN_BYTES: Final = 8 << 20
@@ -59,7 +60,8 @@ class Embedded:
     def declare(
         self, namespace: str, name: str, policy: dict[str, Any], *, create: bool | None
     ) -> Ticket[Handle]:
-        check_name(name, kind="queue name", reserved_ok=create is False)
+        name = check_name(name, kind="queue name", reserved_ok=create is False)
+        policy = checked(policy)
         wanted = Policy.of(**policy)
         with self.core.lock, self.core.whole:
             now_us, change = self.core.begin()
@@ -67,7 +69,7 @@ class Embedded:
             if log is None:
                 if create is False:
                     raise QueueNotFound(f"no queue named {name!r}; create it with create_queue({name!r})")
-                self.core.require_room(METADATA, MESSAGE_OVERHEAD_BYTES)
+                self.core.require_room(METADATA, DECLARATION_BYTES_MAX)
                 log = self.core.engine.declare(namespace, name, wanted, now_us, change)
                 self.core.skip_what_was_given_up(log)
             elif create:
@@ -147,13 +149,14 @@ class Embedded:
     def change(
         self, log: Handle, what: Literal["alter", "delete", "purge", "dead-letters", "redrive"], **policy: Any
     ) -> Ticket[Any]:
+        fields = checked(policy)
         with self.core.lock, self.core.whole:
             now_us, change = self.core.begin()
             found = alive(log)
-            self.core.require_room(METADATA, MESSAGE_OVERHEAD_BYTES)
+            self.core.require_room(METADATA, DECLARATION_BYTES_MAX)
             answer: Any = None
             if what == "alter":
-                self.core.engine.alter(found, altered(found.policy, **policy), now_us, change)
+                self.core.engine.alter(found, altered(found.policy, **fields), now_us, change)
                 self._open_short_way(found)
             elif what == "delete":
                 self.core.engine.delete(found, now_us, change)
@@ -169,7 +172,8 @@ class Embedded:
                     answer = found
             else:
                 answer = self.core.engine.dead_letters(found, now_us, change)
-            return Recorded(answer, self.core.record(change)) if change else Answer(answer)
+            # What another caller has just changed may not be durable yet: then this answer waits for that too.
+            return Answer(answer) if what == "redrive" else Recorded(answer, self.core.record(change))
 
     # --- publishing ---
 
@@ -198,7 +202,7 @@ class Embedded:
     ) -> Ticket[Granted | None]:
         if type(count) is not int or not 1 <= count <= DELIVERIES_MAX:
             raise InvalidArgument(
-                f"the number of messages is {count!r}; give an int from 1 to {DELIVERIES_MAX}"
+                f"the number of messages is {argument.quoted(count)}; give an int from 1 to {DELIVERIES_MAX}"
             )
         if self._short is not None and count == 1 and keep and group == DEFAULT_GROUP:
             short = self._short.lease(alive(log), consumer)
@@ -234,7 +238,7 @@ class Embedded:
             group = found.group(receipts.group)
             engine = self.core.engine
             self.core.require_room(
-                SETTLEMENTS, MESSAGE_OVERHEAD_BYTES + 32 * len(offsets) + 4 * len(error or "")
+                SETTLEMENTS, SECTION_OVERHEAD_BYTES + 32 * len(offsets) + 4 * len(error or "")
             )
             if how == "ack":
                 engine.ack(found, group, offsets, numbers, now_us, change)
@@ -331,7 +335,7 @@ class Embedded:
                     if dead.has_way_back(self.core.engine, log, message.headers, target) and (
                         where is None or where(message)
                     ):
-                        more = MESSAGE_OVERHEAD_BYTES + bytes_of(
+                        more = SECTION_OVERHEAD_BYTES + bytes_of(
                             batch.part(offset - batch.first, offset - batch.first + 1)
                         )
                         if chosen and size + more > REDRIVEN_BYTES:

@@ -24,7 +24,7 @@ from penstock.broker.ledger import ROW_BYTES_MAX, ack_row, lease_row, message_ro
 from penstock.broker.port import Granted
 from penstock.broker.shelf import Run
 from penstock.broker.ticket import Leasing, Record, Recorded, Ticket
-from penstock.clock import SECOND_US
+from penstock.clock import SECOND_US, nanoseconds_of
 from penstock.engine.events import Batch
 from penstock.engine.lease import Lease
 from penstock.engine.log import DEFAULT_GROUP, Log, Plain
@@ -57,15 +57,14 @@ class Express:
         self._alarms = core.engine._alarms
         self._ids = core.ids
         self._shelf: Any = core.shelf
-        self._monotonic = core.clock.monotonic_us
-        self._calls = 0
+        self._monotonic_ns = nanoseconds_of(core.clock)
 
     def publish(self, log: Any, payload: bytes) -> int:
         """The message's id, or 0 if it must be published the ordinary way."""
         core = self._core
         with core.lock:
             try:
-                now_us = self._monotonic() + core.ahead_us
+                now_us = self._monotonic_ns() // 1000 + core.ahead_us
                 alarms = self._alarms
                 plain = log.plain
                 if (
@@ -76,15 +75,14 @@ class Express:
                     or core.express_closed
                 ):
                     return 0
-                self._calls += 1
-                if not self._calls & _LOOK_UP:
-                    core.now()  # the wall clock may have been set forward
                 ids = self._ids
                 given = ids._last + 1
                 if not given & _SEQUENCE or given < ((now_us - EPOCH_US) // 1000) << _TIME_SHIFT:
                     given = ids.next()
                 else:
                     ids._last = given
+                if not given & _LOOK_UP:
+                    core.now()  # the wall clock may have been set forward
                 offset = log.next_offset
                 log.next_offset = log.arrived = offset + 1
                 log.published += 1
@@ -103,7 +101,7 @@ class Express:
         core = self._core
         with core.lock:
             try:
-                now_us = self._monotonic() + core.ahead_us
+                now_us = self._monotonic_ns() // 1000 + core.ahead_us
                 alarms = self._alarms
                 plain = log.plain
                 if plain is None or (alarms and alarms[0][0] <= now_us) or core.express_closed:
@@ -111,7 +109,7 @@ class Express:
                 lanes, lane = plain.lanes, plain.lane
                 if not lanes.count:
                     return None
-                if lane.count != lanes.count or lane._returned or plain.group.tally:
+                if lane.count != lanes.count or lane._returned or plain.group.tally.count:
                     return LATER
                 offset = lane._queue[0][1]
                 content = plain.contents.get(offset)
@@ -140,11 +138,11 @@ class Express:
                 if (
                     lease is None
                     or lease.number != number
-                    or group.tally
+                    or group.tally.count
                     or group.overdue
                     or (
                         lease.deadline_us is not None
-                        and lease.deadline_us <= self._monotonic() + core.ahead_us
+                        and lease.deadline_us <= self._monotonic_ns() // 1000 + core.ahead_us
                     )
                 ):
                     return False
@@ -238,7 +236,11 @@ class JournalExpress:
     def _append(self, row: Rows, *, sync: bool, then: Arrival | None = None) -> Record:
         if self._core.upkeep is not None:
             self._core.upkeep.count()
-        return self._journal.append_one(row, sync=sync, then=then)
+        try:
+            return self._journal.append_one(row, sync=sync, then=then)
+        except BaseException as error:  # what was done to the engine is not recorded
+            self._core.fail(error)
+            raise
 
     def publish(self, log: Log, payload: bytes) -> Ticket[Sequence[int]] | None:
         core = self._core
@@ -270,7 +272,7 @@ class JournalExpress:
                 not lanes.count
                 or lane.count != lanes.count
                 or lane._returned
-                or group.tally
+                or group.tally.count
                 or not (now_us := self._now(2 * ROW_BYTES_MAX))
             ):
                 return None
@@ -295,7 +297,7 @@ class JournalExpress:
             if (
                 lease is None
                 or lease.number != number
-                or group.tally
+                or group.tally.count
                 or group.overdue
                 or not (now_us := self._now(ROW_BYTES_MAX))
             ):

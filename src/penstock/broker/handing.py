@@ -6,7 +6,7 @@ or loop wakes to find it. If he has gone meanwhile, what was leased for him goes
 
 from __future__ import annotations
 
-from penstock.broker.contents import MESSAGE_OVERHEAD_BYTES
+from penstock.broker.contents import SECTION_OVERHEAD_BYTES
 from penstock.broker.core import NOTHING, Core
 from penstock.broker.port import Granted, Handle
 from penstock.broker.shelf import runs_of
@@ -57,7 +57,7 @@ class Handing:
     ) -> Ticket[Granted | None] | None:
         """With the lock held: lease what is ready; None if nothing is."""
         while group.lanes.count and _is_active(log, consumer):
-            self.core.require_room(LEASES, MESSAGE_OVERHEAD_BYTES + 16 * min(count, group.lanes.count))
+            self.core.require_room(LEASES, SECTION_OVERHEAD_BYTES + 16 * min(count, group.lanes.count))
             grant = self.core.engine.lease(log, group, count, consumer, now_us, change, keep=keep)
             if grant is None:
                 return None

@@ -12,6 +12,8 @@ from concurrent.futures import Future
 from queue import SimpleQueue
 from typing import Any
 
+from penstock.broker.verdict import Ending, ending_of
+
 
 class Hands:
     """Up to so many threads, begun when they are first needed."""
@@ -21,11 +23,11 @@ class Hands:
         self._count = count
         self._name = name
         self._threads: list[threading.Thread] = []
-        self._work: SimpleQueue[tuple[Future[object], Any] | None] = SimpleQueue()
+        self._work: SimpleQueue[tuple[Future[Ending], Any] | None] = SimpleQueue()
 
-    def call(self, delivery: Any) -> asyncio.Future[object]:
-        """Have the handler called with it; the outcome, for the running loop."""
-        future: Future[object] = Future()
+    def call(self, delivery: Any) -> asyncio.Future[Ending]:
+        """Have the handler called with it; how that ends, for the running loop."""
+        future: Future[Ending] = Future()
         self._work.put((future, delivery))
         if len(self._threads) < self._count:
             name = f"{self._name}-{len(self._threads) + 1}"
@@ -39,12 +41,7 @@ class Hands:
             future, delivery = work
             if not future.set_running_or_notify_cancel():
                 continue
-            try:
-                result = self._handler(delivery)
-            except BaseException as error:
-                future.set_exception(error)
-            else:
-                future.set_result(result)
+            future.set_result(ending_of(self._handler, delivery))
             del work, future, delivery  # they are not to live until the next one comes
 
     def close(self, *, wait: bool) -> None:

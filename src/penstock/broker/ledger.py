@@ -1,12 +1,9 @@
-"""Where events are recorded: nowhere, or in a journal. The only place that knows both events and rows.
+"""How events are written down in a journal, and read again: the only place that knows both events and rows.
 
 Theory of operation
 -------------------
 The engine gives events, the journal takes rows; here one becomes the other, and back when a journal is opened. An event is one section of
 rows, and all events of a change are one append: they are recorded together or not at all.
-
-`append` gets what is to be done once the events are durable (`then`). In memory that is at once. In a journal, whichever thread commits
-does it, in the order of appending, before anybody who waits goes on.
 
 Payloads of a dead letter are written again in its queue: where a message is stored and where it came from are cleaned at
 different times.
@@ -15,98 +12,28 @@ different times.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from penstock import limits
-from penstock.broker.ticket import Record
 from penstock.engine.events import Batch, Declared, Event, Leased, Outcome, Published, Settled
-from penstock.errors import BrokerClosed, PenstockError
 from penstock.journal.frame import Frame
-from penstock.journal.journal import Journal
 from penstock.journal.kinds import LEASES, MESSAGES, METADATA, SETTLEMENTS
 from penstock.journal.rows import Rows
 from penstock.journal.section import Section
 
-if TYPE_CHECKING:
-    import asyncio
-
 DEFAULT_NAMESPACE: Final = "default"
-
-
-class Ledger(Protocol):
-    """What the broker records in."""
-
-    def append(self, events: Sequence[Event], *, sync: bool, then: Callable[[], None] | None) -> Record:
-        """Record events as one unit; a ticket that is done when they are durable, and `then` has been called."""
-        ...
-
-    def flush(self) -> Record:
-        """A ticket that is done when everything appended so far is durable."""
-        ...
-
-    def close(self) -> None: ...
-
-
-class _Done:
-    """The ticket of what needs no recording."""
-
-    done = True
-
-    def wait(self) -> int:
-        return 0
-
-    def promise(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
-        future: asyncio.Future[int] = loop.create_future()
-        future.set_result(0)
-        return future
-
-
-DONE: Final = _Done()
-
-
-class MemoryLedger:
-    """Forgets everything; nothing has to be waited for."""
-
-    def __init__(self) -> None:
-        self._failure: PenstockError | None = None
-
-    def append(self, events: Sequence[Event], *, sync: bool, then: Callable[[], None] | None) -> Record:
-        del events, sync
-        if self._failure is not None:
-            raise self._failure
-        if then is not None:
-            then()
-        return DONE
-
-    def flush(self) -> Record:
-        return DONE
-
-    def close(self) -> None:
-        self._failure = BrokerClosed("the broker is closed: open it again")
-
-
-class JournalLedger:
-    """Records in a journal."""
-
-    def __init__(self, journal: Journal) -> None:
-        self.journal = journal
-
-    def append(self, events: Sequence[Event], *, sync: bool, then: Callable[[], None] | None) -> Record:
-        rows = rows_of(events[0]) if len(events) == 1 else [row for event in events for row in rows_of(event)]
-        return self.journal.append(rows, sync=sync, then=then)
-
-    def flush(self) -> Record:
-        return self.journal.barrier()
-
-    def close(self) -> None:
-        self.journal.close()
 
 
 # --- events to rows ---
 
 
-def rows_of(event: Event) -> list[Rows]:
-    """The rows that an event is recorded as: one section, unless it is longer than sections may be."""
+def rows_of(events: Sequence[Event]) -> list[Rows]:
+    """The rows that events are recorded as, together."""
+    return _rows_of(events[0]) if len(events) == 1 else [rows for one in events for rows in _rows_of(one)]
+
+
+def _rows_of(event: Event) -> list[Rows]:
+    """One section, unless it is longer than sections may be."""
     if isinstance(event, Published):
         return [_messages(event)]
     if isinstance(event, Declared):

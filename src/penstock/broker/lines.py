@@ -48,7 +48,9 @@ class Lines:
         waiting.stands = False
         self.count -= 1
         waiting.place[0].receivers -= 1
-        if len(self._patience) > 2 * self.count + FEW:
+        if not self.count:
+            self._patience.clear()
+        elif len(self._patience) > 2 * self.count + FEW:
             self._patience = [entry for entry in self._patience if entry[2].stands]
             heapq.heapify(self._patience)
         return True

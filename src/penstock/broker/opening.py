@@ -6,21 +6,22 @@ import os
 from pathlib import Path
 from typing import Any
 
-from penstock import limits
+from penstock import argument, limits
 from penstock.broker import sync
 from penstock.broker.contents import fetching
 from penstock.broker.core import Core
 from penstock.broker.embedded import Embedded
-from penstock.broker.ledger import JournalLedger, MemoryLedger, events_of
+from penstock.broker.ledger import events_of
 from penstock.broker.shelf import JournalShelf, MemoryShelf
 from penstock.broker.upkeep import Upkeep
 from penstock.clock import Clock, SystemClock
 from penstock.engine.engine import Engine
 from penstock.engine.history import replay as take_in
+from penstock.errors import InvalidArgument
 from penstock.ids import SnowflakeIds
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal, check_settings
-from penstock.journal.kinds import MESSAGES
+from penstock.journal.kinds import MESSAGES, METADATA
 from penstock.journal.tail import Durability
 
 
@@ -49,12 +50,30 @@ def open(  # noqa: A001  # it is the name in the API
 
 
 def port(path: str | Path | None, clock: Clock | None, node: int, **settings: Any) -> Embedded:
+    if clock is not None and not all(
+        callable(getattr(clock, name, None)) for name in ("now_us", "monotonic_us")
+    ):
+        raise InvalidArgument(
+            f"clock is {argument.quoted(clock)}; give one such as penstock.clock.ManualClock"
+        )
     # What failed together in several processes must not be retried together. Who brings a clock wants to see the same again.
     seed = 0 if clock is not None else int.from_bytes(os.urandom(8), "little")
     if path is None:
         check_settings(**settings)  # a mistake is one in memory too
         return in_memory(clock, node=node, seed=seed)
-    return on_disk(path, clock, node=node, seed=seed, **settings)
+    return on_disk(_directory(path), clock, node=node, seed=seed, **settings)
+
+
+def _directory(path: object) -> Path:
+    try:
+        named = argument.text(os.fspath(path))  # type: ignore[call-overload]
+        if named and "\0" not in named and os.fsencode(named):
+            return Path(named)
+    except Exception:  # anybody's path, and texts that are no file's name
+        pass
+    raise InvalidArgument(
+        f"path is {argument.quoted(path)}; give a directory as a str or a Path, or None to keep everything in memory"
+    )
 
 
 def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0) -> Embedded:
@@ -62,8 +81,10 @@ def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0) -> Em
     clock = clock or SystemClock()
     ids = SnowflakeIds(node, clock)
     shelf = MemoryShelf()
-    engine = Engine(seed=seed, fetch=fetching(shelf), take_ids=ids.take, make_room=lambda _size: None)
-    return Embedded(Core(MemoryLedger(), shelf, clock, engine, ids))
+    engine = Engine(  # what expires or is purged leaves the last of the reserve to acknowledging
+        seed=seed, fetch=fetching(shelf), take_ids=ids.take, make_room=lambda _size, _settling: None
+    )
+    return Embedded(Core(None, shelf, clock, engine, ids))
 
 
 def on_disk(
@@ -73,11 +94,13 @@ def on_disk(
     clock = clock or SystemClock()
     ids = SnowflakeIds(node, clock)
     shelf = JournalShelf()
-    engine = Engine(
+    engine = Engine(  # what expires or is purged leaves the last of the reserve to acknowledging
         seed=seed,
         fetch=fetching(shelf),
         take_ids=ids.take,
-        make_room=lambda size: shelf.journal.require_room(MESSAGES, size),
+        make_room=lambda size, settling: shelf.journal.require_space(
+            METADATA if settling else MESSAGES, size
+        ),
     )
 
     def sizes_matter(number: int) -> bool:
@@ -93,7 +116,7 @@ def on_disk(
         ids.after(engine.last_id)
         engine.begin_epoch(journal.epoch)
         shelf.journal = journal
-        core = Core(JournalLedger(journal), shelf, clock, engine, ids)
+        core = Core(journal, shelf, clock, engine, ids)
         broker = Embedded(core)
         core.settle_down()
         journal.tell_of_failure(core.hear_of_failure)

@@ -110,7 +110,7 @@ class Queue:
 
     def receive(self, timeout: Duration | None = 0) -> Delivery | None:
         """The next message; None if there is none within `timeout`, which may be None for ever."""
-        if self._express is not None and timeout == 0:
+        if self._express is not None and type(timeout) is int and not timeout:
             quick = self._express.receive(self._log, Delivery, self)
             if quick is not LATER:
                 return quick  # type: ignore[no-any-return]
@@ -133,10 +133,11 @@ class Queue:
         self, consumer: str | None = None, *, prefetch: int = 1, auto_ack: bool = False
     ) -> Consumer:
         """A consumer, to be iterated over; closing it gives back what it has not settled."""
-        name, ahead = calls.consumer_name(consumer), calls.prefetch(prefetch)
+        name = calls.consumer_name(consumer)
+        calls.prefetch(prefetch)  # a receive is a function call here: nothing is sent ahead
         keep = not calls.flag("auto_ack", auto_ack)
         given = self._port.attach(self._log, DEFAULT_GROUP, name).wait()
-        return Consumer(self, given, ahead, keep=keep)
+        return Consumer(self, given, keep=keep)
 
     # --- settling ---
 
@@ -211,13 +212,11 @@ class Queue:
 class Consumer:
     """Messages of a queue, one after the other, for one consumer.
 
-    As an iterator it waits for messages until it, or the broker, is closed. Messages that were fetched ahead (up to `prefetch`) have no deadline
-    and no attempt until they are handed out.
+    As an iterator it waits for messages until it, or the broker, is closed.
     """
 
-    def __init__(self, queue: Queue, name: str, prefetch: int, *, keep: bool) -> None:
+    def __init__(self, queue: Queue, name: str, *, keep: bool) -> None:
         self._queue = queue
-        self._prefetch = prefetch
         self._keep = keep
         self._closed = False
         self.name = name

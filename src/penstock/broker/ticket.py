@@ -3,7 +3,7 @@
 Every call of the port gives a ticket at once and never blocks. A ticket is one of three things:
 
 - `Answer`: it is there already (in memory nearly everything is);
-- `Recorded`: it is there when the ledger has recorded what it rests on. The thread that waits may be the one that commits;
+- `Recorded`: it is there when the journal has recorded what it rests on. The thread that waits may be the one that commits;
 - `Waiting`: a receive that waits for messages. It is granted some, or given up, by whoever notices first: a publisher, the timer,
   close. Then what was granted is recorded like anything else.
 """
@@ -13,7 +13,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
 from penstock.errors import PenstockError
 from penstock.journal.commit import fresh_copy, running_loop
@@ -26,13 +26,30 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class Record(Protocol):
-    """A ticket of the ledger."""
+    """A ticket of the journal."""
 
     done: bool
 
     def wait(self) -> int: ...
 
     def promise(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]: ...
+
+
+class _Done:
+    """The record of what needs no recording."""
+
+    done = True
+
+    def wait(self) -> int:
+        return 0
+
+    def promise(self, loop: asyncio.AbstractEventLoop) -> asyncio.Future[int]:
+        future: asyncio.Future[int] = loop.create_future()
+        future.set_result(0)
+        return future
+
+
+DONE: Final = _Done()
 
 
 class Ticket(Protocol[T_co]):

@@ -29,8 +29,8 @@ BYTES_AT_ONCE: Final = 64 << 20
 #: On a full disk, between two attempts to give space back.
 PRESSED_PAUSE_S: Final = 1.0
 
-#: What is recorded of messages that the cleaner drops: every group had settled them, one way or another.
-SETTLED: Final = 0
+#: Why the cleaner drops messages, as it is recorded: no group needs them, whatever each one's `Outcome` was (those begin at 1).
+SETTLED_BY_ALL: Final = 0
 
 _LOG: Final = logging.getLogger("penstock.broker")
 
@@ -42,7 +42,9 @@ class Upkeep:
         self._core = core
         self._journal = journal
         self._changes = 0
-        self._written = journal.written
+        self._acked = 0
+        # What earlier owners sealed counts too: they may never have written enough by themselves.
+        self._written = journal.written - sum(info.end for info in journal.segments()[:-1])
         self._pressed = False
         self._due = threading.Event()
         self._stopped = threading.Event()
@@ -53,20 +55,23 @@ class Upkeep:
         self._changes += 1
         if (
             self._changes >= CHANGES_AT_ONCE
-            or self._pressed
+            or (self._pressed and self._core.acked > self._acked)
             or self._journal.written - self._written >= BYTES_AT_ONCE
         ):
             self._begin()
 
     def press(self) -> None:
-        """With the broker's lock held: there is no room on the disk. Until some was given back, what is consumed is cleaned soon."""
+        """With the broker's lock held: there is no room on the disk. Until some was given back, what is acknowledged is cleaned soon.
+
+        Not before something is: the snapshot that cleaning needs is written at the cost of what is reserved for acknowledging.
+        """
         self._pressed = True
-        self._begin()
 
     def _begin(self) -> None:
         if self._stopped.is_set():
             return
         self._changes = 0
+        self._acked = self._core.acked
         self._written = self._journal.written
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep_up, name="penstock-upkeep", daemon=True)
@@ -114,7 +119,10 @@ class Upkeep:
             barrier = self._journal.barrier()
         if coming:
             twin = Engine(
-                seed=0, fetch=lambda _log, _offsets: [], take_ids=lambda _n: [], make_room=lambda _n: None
+                seed=0,
+                fetch=lambda _log, _offsets: [],
+                take_ids=lambda _n: [],
+                make_room=lambda _n, _settling: None,
             )
             twin.restore(state)
             for number, first, batch in coming:
@@ -134,9 +142,10 @@ class Upkeep:
             self._require_trust()
             log = self._core.engine.logs.get(number)
             if log is None:
-                return [DeadRange(first, last, SETTLED)]
+                return [DeadRange(first, last, SETTLED_BY_ALL)]
             return [
-                DeadRange(run.start, run.stop - 1, SETTLED) for run in log.settled_by_all(first, last + 1)
+                DeadRange(run.start, run.stop - 1, SETTLED_BY_ALL)
+                for run in log.settled_by_all(first, last + 1)
             ]
 
     def stop(self) -> None:

@@ -5,6 +5,7 @@ the handler                           its message is
 ====================================  ==================================================================
 returns anything else                 acknowledged: it never comes again
 raises anything else                  retried later, by the queue's backoff; dead-lettered after its last attempt
+returns a promise of work             the same: a generator has done nothing yet, nor has what is never awaited
 raises or returns `Retry(delay=60)`   retried after 60 seconds; dead-lettered after its last attempt
 raises or returns `Reject("why")`     dead-lettered now
 ====================================  ==================================================================
@@ -12,7 +13,9 @@ raises or returns `Reject("why")`     dead-lettered now
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Generator
+from contextlib import suppress
+from typing import Any, NamedTuple
 
 from penstock.broker.deliveries import Leased
 from penstock.broker.port import How
@@ -29,6 +32,8 @@ class Reject(Exception):
     penstock.broker.verdict.Reject: no such customer
     """
 
+    error: object = None
+
     def __init__(self, error: object = None) -> None:
         super().__init__("" if error is None else error)
         self.error = error
@@ -43,12 +48,63 @@ class Retry(Exception):
     60
     """
 
+    error: object = None
+    delay: Duration | None = None
+
     def __init__(self, error: object = None, *, delay: Duration | None = None) -> None:
         super().__init__("" if error is None else error)
         if delay is not None:
             duration_us(delay, "delay")
         self.error = error
         self.delay = delay
+
+
+class Unfinished(Exception):
+    """A handler returned a promise of work: nothing has been done."""
+
+
+class Ending(NamedTuple):
+    """How a call of the handler ended: what it returned, or what it raised.
+
+    It is a value because not every error can be raised again where it is waited for: a future takes no `StopIteration`.
+    """
+
+    result: object = None
+    error: BaseException | None = None
+
+
+def ending_of(handler: Callable[[Any], object], delivery: object) -> Ending:
+    """Call it."""
+    try:
+        return Ending(handler(delivery))
+    except BaseException as error:  # whatever it raises, it is a message that failed
+        return Ending(error=error)
+
+
+def is_awaitable(result: object) -> bool:
+    """Told by its type: an object that stands for another, which is not there, fails when it is asked for its class."""
+    return issubclass(type(result), Awaitable)
+
+
+def finished(result: object) -> object:
+    """What a handler returned, unless it is only the promise of work.
+
+    >>> finished(letter for letter in "abc")
+    Traceback (most recent call last):
+    ...
+    penstock.broker.verdict.Unfinished: the handler returned a generator, and nothing was done: take the `yield` out of it
+    """
+    kind = type(result)
+    if issubclass(kind, Generator | AsyncGenerator):
+        advice = "take the `yield` out of it"
+    elif issubclass(kind, Awaitable):
+        advice = "use penstock.aio.Worker, which awaits it, or a handler that returns when the work is done"
+    else:
+        return result
+    if issubclass(kind, Generator | Coroutine):
+        with suppress(Exception):  # it is thrown away, whatever it says to that
+            result.close()  # type: ignore[attr-defined]  # and nobody is warned that it was never awaited
+    raise Unfinished(f"the handler returned a {kind.__name__}, and nothing was done: {advice}")
 
 
 class Verdict(NamedTuple):
@@ -71,7 +127,7 @@ def returned(result: object) -> Verdict:
     """
     if result is Reject or result is Retry:  # the class alone: what else could be meant?
         return raised(Reject() if result is Reject else Retry())
-    return raised(result) if isinstance(result, Reject | Retry) else ACK
+    return raised(result) if issubclass(type(result), Reject | Retry) else ACK  # type: ignore[arg-type]
 
 
 def raised(error: BaseException) -> Verdict:

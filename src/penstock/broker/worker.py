@@ -16,8 +16,9 @@ What always holds:
 
 - A message in hand is renewed, begun or not, until its settling begins. If its lease is lost anyway (the process stood still for
   longer than the visibility timeout), somebody else may have it: that is logged, and the outcome is dropped.
-- `stop()` ends fetching, gives back what was not begun, and waits for what was. `stop(now=True)` does not wait: coroutines are cancelled,
-  threads are left alone (Python cannot stop them), and their messages are given back.
+- Nothing that a handler raises or returns ends the worker: it is the outcome of one message.
+- `stop()` ends fetching, gives back what was not begun, and waits for what was. `stop(now=True)` does not wait: coroutines are cancelled, and those
+  that have not ended a little later are left behind; threads are left behind at once (Python cannot stop them). Their messages are given back.
 - Everything is leased in the name of one consumer, which is released at the end, however it comes: nothing stays leased.
 
 A crash leaves what any consumer's crash leaves: leases, which end by themselves, with the attempt counted.
@@ -35,12 +36,27 @@ from collections.abc import Awaitable, Callable, Coroutine, Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from typing import Any, Final, NoReturn
 
+from penstock import argument
 from penstock.broker import aio, calls, sync
 from penstock.broker.deliveries import Leased, deliveries, receipts
 from penstock.broker.hands import Hands
 from penstock.broker.port import Port
 from penstock.broker.ticket import Ticket
-from penstock.broker.verdict import ACK, GIVE_BACK, Held, Holding, Reject, Retry, Verdict, raised, returned
+from penstock.broker.verdict import (
+    ACK,
+    GIVE_BACK,
+    Ending,
+    Held,
+    Holding,
+    Reject,
+    Retry,
+    Unfinished,
+    Verdict,
+    finished,
+    is_awaitable,
+    raised,
+    returned,
+)
 from penstock.clock import SECOND_US
 from penstock.engine.log import DEFAULT_GROUP
 from penstock.errors import BrokerClosed, InvalidArgument, LeaseLost, PenstockError
@@ -54,6 +70,9 @@ RENEW_AFTER: Final = 1 / 3
 
 #: How long to wait after a receive that failed, if it is worth trying again at all.
 RECEIVE_BACKOFF: Final = Backoff(initial=0.1, factor=2, maximum=30, jitter=0.5)
+
+#: How long a coroutine that was cancelled may take to end. Long enough to close a connection; whoever stops a worker at once is waiting.
+GRACE_S: Final = 3.0
 
 #: What `run(signals=True)` heeds.
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
@@ -78,10 +97,16 @@ class _Work:
         name: str | None,
         receive_backoff: Backoff,
     ) -> None:
-        if not isinstance(queue, self._queue_kind):
-            raise InvalidArgument(f"{queue!r} is not a queue of this kind; {self._instead}")
+        if not issubclass(type(queue), self._queue_kind):
+            raise InvalidArgument(f"{argument.quoted(queue)} is not a queue of this kind; {self._instead}")
         if not callable(handler):
-            raise InvalidArgument(f"the handler is {handler!r}; give a function that takes a delivery")
+            raise InvalidArgument(
+                f"the handler is {argument.quoted(handler)}; give a function that takes a delivery"
+            )
+        if not issubclass(type(receive_backoff), Backoff):
+            raise InvalidArgument(
+                f"receive_backoff is {argument.quoted(receive_backoff)}; give a Backoff, such as Backoff(initial=1)"
+            )
         #: Messages that were acknowledged; that were retried or rejected; and those whose outcome could not be recorded.
         self.processed = 0
         self.failed = 0
@@ -104,6 +129,8 @@ class _Work:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked_to_stop = False
         self._now = False  # stopped at once
+        self._over = False  # nothing more is to be begun
+        self._told_of_unfinished = False
         self._error: BaseException | None = None
         self._handling: list[asyncio.Task[None]] = []
         self._hands: Hands | None = None
@@ -123,7 +150,9 @@ class _Work:
 
     def _on_stop(self) -> None:
         self._stopping.set()
-        if self._now:
+        if self._now and not self._at_once.done():
+            self._over = True
+            self._at_once.set_result(None)
             for task in self._handling:
                 task.cancel()
 
@@ -149,6 +178,7 @@ class _Work:
         self._took = asyncio.Event()
         self._begun_next: asyncio.Queue[Held | None] = asyncio.Queue()
         self._loop = asyncio.get_running_loop()
+        self._at_once: asyncio.Future[None] = self._loop.create_future()
         with _heeding(self._loop, self._on_signal) if signals else nullcontext():
             await self._work()
         if self._error is not None:
@@ -157,12 +187,11 @@ class _Work:
 
     async def _work(self) -> None:
         self._has_room.set()
-        await self._port.attach(self._queue._log, DEFAULT_GROUP, self.name).get()
+        self.name = await self._port.attach(self._queue._log, DEFAULT_GROUP, self.name).get()
         fetching = self._task(self._fetch_all())
         renewing = self._task(self._renew_all())
         self._handling = [self._task(self._handle_all()) for _ in range(self._concurrency)]
-        every = [fetching, renewing, *self._handling]
-        finished = False
+        done = False
         try:
             if self._asked_to_stop:  # before there was a loop to be told
                 self._on_stop()
@@ -171,14 +200,34 @@ class _Work:
             await self._give_back_unbegun()
             for _ in self._handling:
                 self._begun_next.put_nowait(None)
-            await asyncio.gather(*self._handling, return_exceptions=True)
-            finished = not self._now
+            await self._handled()
+            done = not self._now
         finally:
-            await _cancelled(every)
-            if self._hands is not None:
-                self._hands.close(wait=finished)
-            with suppress(PenstockError):  # then nobody holds anything any more
-                await self._port.release(self._queue._log, DEFAULT_GROUP, self.name).get()
+            self._over = True
+            try:
+                # Who was cancelled once has had his time, and is not to be disturbed while he clears up.
+                await _cancelled([fetching, renewing, *(() if self._at_once.done() else self._handling)])
+                self._leave_behind([task for task in self._handling if not task.done()])
+            finally:
+                if self._hands is not None:
+                    self._hands.close(wait=done)
+                with suppress(PenstockError):  # then nobody holds anything any more
+                    await self._port.release(self._queue._log, DEFAULT_GROUP, self.name).get()
+
+    async def _handled(self) -> None:
+        """What was begun has ended; or we are stopped at once, and it has had some time for that."""
+        handled: asyncio.Future[Any] = asyncio.gather(*self._handling, return_exceptions=True)
+        either: list[asyncio.Future[Any]] = [handled, self._at_once]
+        await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+        await asyncio.wait({handled}, timeout=GRACE_S)
+
+    def _leave_behind(self, tasks: list[asyncio.Task[None]]) -> None:
+        if tasks:
+            _LOG.error(
+                "%d handlers of %r have not ended though they were cancelled; they are left behind, and their messages are given back",
+                len(tasks),
+                self._queue.name,
+            )
 
     def _task(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
         task = asyncio.create_task(work)
@@ -256,7 +305,7 @@ class _Work:
     # --- handling ---
 
     async def _handle_all(self) -> None:
-        while (held := await self._begun_next.get()) is not None:
+        while not self._over and (held := await self._begun_next.get()) is not None:
             self._look_for_room()
             if not held.lost:
                 verdict = await self._judge(held.delivery)
@@ -266,30 +315,40 @@ class _Work:
 
     async def _judge(self, delivery: Leased) -> Verdict:
         try:
-            return returned(await self._call(delivery))
-        except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
-                raise  # we are stopped, and it is given back at the end
-            return self._failure(delivery, error)
-        except (
-            Exception,
-            SystemExit,
-            KeyboardInterrupt,
-        ) as error:  # a handler must not end the worker by accident
-            return self._failure(delivery, error)
+            ending = await self._call(delivery)
+        except BaseException as error:  # a handler must not end the worker by accident
+            if _comes_from_around(error):
+                raise  # it is given back at the end
+            ending = Ending(error=error)
+        try:
+            return returned(ending.result) if ending.error is None else self._failure(delivery, ending.error)
+        except Exception as error:  # somebody's own kind of `Retry`, or of error, that cannot be read
+            return raised(error)
 
-    def _call(self, delivery: Leased) -> Awaitable[object]:
+    async def _call(self, delivery: Leased) -> Ending:
         """Have the handler called: on the loop if it is a coroutine function, otherwise by a thread."""
         if is_coroutine_function(self._handler):
-            called: Awaitable[object] = self._handler(delivery)
-            return called
-        if self._hands is None:
-            self._hands = Hands(self._handler, self._concurrency, self.name)
-        return self._hands.call(delivery)
+            result = self._handler(delivery)
+        else:
+            if self._hands is None:
+                self._hands = Hands(self._called_by_hand(), self._concurrency, self.name)
+            ending = await self._hands.call(delivery)
+            if ending.error is not None:
+                return ending
+            result = ending.result
+        while is_awaitable(result):
+            result = await result
+        return Ending(finished(result))
+
+    def _called_by_hand(self) -> Callable[[Any], object]:
+        """What a thread calls; what that returns may have to be awaited on the loop."""
+        return self._handler
 
     def _failure(self, delivery: Leased, error: BaseException) -> Verdict:
-        if not isinstance(error, Reject | Retry):
+        if isinstance(error, Unfinished) and not self._told_of_unfinished:
+            self._told_of_unfinished = True
+            _LOG.error("a message of %r failed, and the others will: %s", self._queue.name, error)
+        elif not isinstance(error, Reject | Retry):
             what = (delivery.id, self._queue.name, delivery.attempt)
             _LOG.warning("message %d of %r failed on attempt %d", *what, exc_info=error)
         return raised(error)
@@ -392,7 +451,7 @@ class Worker(_Work):
     that takes longer than the visibility timeout keeps its message: the lease is renewed while it runs.
 
     `concurrency` is how many messages are handled at once. `prefetch` is how many are held at once, begun or not; as many as are handled, unless
-    more are asked for. `name` is the consumer's, which must be this worker's alone.
+    more are asked for. `name` is the consumer's; if another one has it, a number is added.
 
     >>> import penstock
     >>> with penstock.open() as broker:
@@ -430,7 +489,14 @@ class Worker(_Work):
             receive_backoff=receive_backoff,
         )
         if is_coroutine_function(handler):
-            raise InvalidArgument(f"{handler!r} is a coroutine function; use penstock.aio.Worker")
+            raise InvalidArgument(
+                f"{argument.quoted(handler)} is a coroutine function; use penstock.aio.Worker"
+            )
+
+    def _called_by_hand(self) -> Callable[[Any], object]:
+        """The thread itself sees to it that the work is done: nothing is awaited here."""
+        handler = self._handler
+        return lambda delivery: finished(handler(delivery))
 
     def run(self, *, signals: bool = False) -> bool:
         """Work until `stop()`, or until the broker is closed; whether everything that was begun was also finished.
@@ -453,7 +519,8 @@ class Worker(_Work):
 
 
 class AioWorker(_Work):
-    """The same for asyncio, as `penstock.aio.Worker`: handlers are coroutine functions; any other function is called in a thread.
+    """The same for asyncio, as `penstock.aio.Worker`: handlers are coroutine functions; any other function is called in a thread, and what it returns
+    is awaited if it can be.
 
     >>> import asyncio, penstock
     >>> async def main():
@@ -517,15 +584,27 @@ def _not_running() -> NoReturn:
 
 
 def _concurrency(given: int) -> int:
-    if isinstance(given, bool) or not isinstance(given, int) or not 1 <= given <= CONCURRENCY_MAX:
-        raise InvalidArgument(f"concurrency is {given!r}; give an int from 1 to {CONCURRENCY_MAX}")
-    return given
+    plain = argument.integer(given)
+    if plain is None or not 1 <= plain <= CONCURRENCY_MAX:
+        raise InvalidArgument(
+            f"concurrency is {argument.quoted(given)}; give an int from 1 to {CONCURRENCY_MAX}"
+        )
+    return plain
 
 
 async def _cancelled(tasks: list[asyncio.Task[None]]) -> None:
+    """Cancel tasks, and give them time to end."""
     for task in tasks:
         task.cancel()
-    await asyncio.gather(*tasks, return_exceptions=True)
+    await asyncio.wait(tasks, timeout=GRACE_S)
+
+
+def _comes_from_around(error: BaseException) -> bool:
+    """Whether an error came to a handler, and not out of it: its task is cancelled, or thrown away with its loop."""
+    if isinstance(error, GeneratorExit):
+        return asyncio._get_running_loop() is None
+    task = asyncio.current_task()
+    return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
 
 
 @contextmanager

@@ -6,6 +6,7 @@ without them it says what to install.
 
 from __future__ import annotations
 
+import os
 import sys
 from importlib.util import find_spec
 from typing import Final
@@ -32,6 +33,9 @@ def main() -> None:
         status = FAILED
     if status == INTERRUPTED:
         streams.give_up_stdout()
+        sys.stderr.flush()
+        # All is closed. A handler that hangs must not keep a process alive that was told to stop at once, and Python would wait for its thread.
+        os._exit(status)
     raise SystemExit(status)
 
 

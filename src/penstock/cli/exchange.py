@@ -16,7 +16,7 @@ import typer
 from penstock.broker.sync import Consumer, Queue
 from penstock.cli import output, shown
 from penstock.cli.owning import AT_ONCE, Dir, JsonLines, Name, owned
-from penstock.cli.streams import stdout_is_unread
+from penstock.cli.streams import stdout_is_absent, stdout_is_unread
 from penstock.errors import InvalidArgument, MessageTooLarge, PenstockError
 from penstock.limits import MESSAGE_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN
 from penstock.message import Message, check
@@ -101,7 +101,15 @@ def _payload(given: str | None, file: Path | None) -> bytes:
         return file.read_bytes()
     if given is None:
         raise InvalidArgument("there is nothing to publish; give PAYLOAD, - for stdin, or --file")
-    return sys.stdin.buffer.read() if given == "-" else os.fsencode(given)
+    return _stdin().read() if given == "-" else os.fsencode(given)
+
+
+def _stdin() -> BinaryIO:
+    if sys.stdin is None:
+        raise InvalidArgument(
+            "standard input is closed, so there is nothing to publish; give PAYLOAD or --file"
+        )
+    return sys.stdin.buffer
 
 
 def _publish_one(path: Path, queue: str, payload: bytes, like: Message, *, as_json: bool) -> None:
@@ -116,7 +124,7 @@ def _publish_one(path: Path, queue: str, payload: bytes, like: Message, *, as_js
 def _publish_lines(path: Path, queue: str, file: Path | None, like: Message, *, as_json: bool) -> None:
     published = 0
     with ExitStack() as stack:
-        source: BinaryIO = sys.stdin.buffer if file is None else stack.enter_context(file.open("rb"))
+        source: BinaryIO = _stdin() if file is None else stack.enter_context(file.open("rb"))
         total_bytes = 0 if file is None else file.stat().st_size
         broker, _ = stack.enter_context(owned(path, create=True))
         into = broker.queue(queue)
@@ -167,7 +175,7 @@ def receive(
 ) -> None:  # fmt: skip
     """Take messages out of a queue: one, unless told otherwise.
 
-    A message is acknowledged after it was written to stdout. With --no-ack it is there again afterwards, with its attempt counted: to
+    A message is acknowledged after it was written to stdout, whether anybody has read it there or not. With --no-ack it is there again afterwards, with its attempt counted: to
     only look, use [bold]penstock peek[/bold].
 
     Exits with 0, with 1 if there was no message, and with 2 if there is no such directory or queue, or somebody else has it open.
@@ -183,6 +191,8 @@ def receive(
     with output.answering(path):
         if as_json and raw:
             raise InvalidArgument("give one of --json and --raw")
+        if stdout_is_absent():
+            raise InvalidArgument("standard output is closed, and messages would be lost there; open it")
         show = shown.as_json() if as_json else shown.as_it_is() if raw else shown.as_text()
         wanted = count or (sys.maxsize if follow else 1)
         with owned(path) as (broker, _), broker.get_queue(queue).subscribe() as consumer:
@@ -191,7 +201,7 @@ def receive(
 
 
 def _take(consumer: Consumer, wanted: int, wait_s: float | None, show: shown.Show, *, ack: bool) -> int:
-    """Print messages, and acknowledge those that somebody reads; how many."""
+    """Print messages, and acknowledge those that could be written; how many."""
     received = 0
     ends_s = None if wait_s is None else time.monotonic() + wait_s
     while received < wanted:
@@ -201,7 +211,7 @@ def _take(consumer: Consumer, wanted: int, wait_s: float | None, show: shown.Sho
             show(delivery)
         sys.stdout.flush()
         if not found or stdout_is_unread():
-            break  # what nobody has read is given back
+            break  # what could not be written is given back
         if ack:
             consumer.ack_many(found)
         received += len(found)

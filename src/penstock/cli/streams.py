@@ -21,7 +21,8 @@ class Outlet(io.FileIO):
     def __init__(self, fd: int, called: str) -> None:
         super().__init__(fd, "w", closefd=False)
         self._called = called
-        self.unread = False
+        self.unread = False  # its reader has gone
+        self.absent = False  # it was closed when the process began
 
     def write(self, data: ReadableBuffer, /) -> int:
         try:
@@ -51,25 +52,42 @@ def guard() -> None:
 
 
 def _guarded(stream: TextIO | None, fd: int, called: str) -> TextIO:
-    if stream is None:  # it was closed when the process began
-        return open(os.devnull, "w", encoding="utf-8")
+    if stream is None:
+        outlet = Outlet(os.open(os.devnull, os.O_WRONLY), called)
+        outlet.absent = True
+        return io.TextIOWrapper(io.BufferedWriter(outlet), encoding="utf-8")
     lines = bool(stream.line_buffering) or not hasattr(stream.buffer, "raw")  # the latter is `python -u`
-    outlet = io.BufferedWriter(Outlet(fd, called))
     return io.TextIOWrapper(
-        outlet, encoding=stream.encoding, errors=stream.errors, newline="\n", line_buffering=lines
+        io.BufferedWriter(Outlet(fd, called)),
+        encoding=stream.encoding,
+        errors=stream.errors,
+        newline="\n",
+        line_buffering=lines,
     )
+
+
+def _stdout_outlet() -> Outlet | None:
+    outlet = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
+    return outlet if isinstance(outlet, Outlet) else None
 
 
 def stdout_is_unread() -> bool:
     """Whether the reader of stdout has gone, so that it is no use to go on."""
-    outlet = getattr(getattr(sys.stdout, "buffer", None), "raw", None)
-    return isinstance(outlet, Outlet) and outlet.unread
+    outlet = _stdout_outlet()
+    return outlet is not None and outlet.unread
+
+
+def stdout_is_absent() -> bool:
+    """Whether there is no stdout at all, so that what is written there is lost."""
+    outlet = _stdout_outlet()
+    return outlet is not None and outlet.absent
 
 
 def give_up_stdout() -> None:
     """Forget what was not written yet: nobody waits for it, and a full pipe must not hold up the end."""
-    if isinstance(getattr(getattr(sys.stdout, "buffer", None), "raw", None), Outlet):
-        _send_nowhere(1)
+    outlet = _stdout_outlet()
+    if outlet is not None:
+        _send_nowhere(outlet.fileno())
 
 
 def _send_nowhere(fd: int) -> None:

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib
+import inspect
 import logging
 import os
 import sys
 import traceback
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -57,7 +59,8 @@ def work(
         handler = load(function)
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="penstock: %(message)s", force=True)
         settings = {"concurrency": concurrency, "prefetch": prefetch}
-        run = _run_aio if is_coroutine_function(handler) else _run
+        # Behind a decorator it may still be one: then what it returns is to be awaited.
+        run = _run_aio if is_coroutine_function(inspect.unwrap(handler)) else _run
         finished, worker = run(path, queue, handler, settings)
         counts = {"processed": worker.processed, "failed": worker.failed, "lost": worker.lost}
         if as_json:
@@ -77,6 +80,8 @@ def _run(path: Path, queue: str, handler: Handler, settings: dict[str, Any]) -> 
 
 
 def _run_aio(path: Path, queue: str, handler: Handler, settings: dict[str, Any]) -> tuple[bool, AioWorker]:
+    """The same on an event loop."""
+
     async def main() -> tuple[bool, AioWorker]:
         async with aio.open(path) as broker:
             warn_of_damage(await broker.stats(), path)
@@ -84,7 +89,12 @@ def _run_aio(path: Path, queue: str, handler: Handler, settings: dict[str, Any])
             _greet(queue)
             return await worker.run(signals=True), worker
 
-    return asyncio.run(main())
+    with ExitStack() as stack:
+        runner = stack.enter_context(asyncio.Runner())
+        finished, worker = runner.run(main())
+        if not finished:
+            stack.pop_all()  # closing it would wait for a coroutine that does not hear when it is cancelled
+        return finished, worker
 
 
 def _greet(queue: str) -> None:

@@ -40,9 +40,12 @@ class Change:
     What happens by itself may be many units, so that none grows without a bound: `cut` ends one.
     """
 
-    __slots__ = ("_earlier", "arrivals", "events")
+    __slots__ = ("_earlier", "arrivals", "bytes", "events")
 
     def __init__(self) -> None:
+        self.bytes = (
+            0  # more than is needed for those of its units that were measured, and are not recorded yet
+        )
         self._earlier: list[Change] | None = None
         self.events: list[Event] = []
         self.arrivals: list[tuple[Log, int, Batch]] = []

@@ -54,13 +54,15 @@ def bury(
         part = offsets[start : start + BURIED_AT_ONCE]
         contents = _contents(engine, log, part)
         for low, high in _bounded(contents):
+            size = sum(map(_stored_bytes, contents[low:high]))
             try:
-                engine.make_sure_of_room(sum(map(_stored_bytes, contents[low:high])))
+                engine.make_sure_of_room(change.bytes + size, False)
             except DiskFull:
                 if start + low == 0:
                     raise
                 return offsets[start + low :]
             _bury_part(engine, log, group, part[low:high], contents[low:high], reason, error, now_us, change)
+            change.bytes += size
             if high - low < len(offsets):
                 change.cut()
     return []
@@ -95,7 +97,7 @@ def _bury_part(
         engine.append(engine.dead_letters(log, now_us, change), letters, change)
     outcome = Outcome.DEAD if letters.payloads else Outcome.DROPPED
     engine.withdraw(log, group, offsets)
-    engine.close(log, group, offsets, now_us)
+    engine.end(log, group, offsets, now_us)
     change.events.append(
         Settled(log.number, group.name, offsets, outcome, attempts, None, None, error or reason, now_us)
     )

@@ -20,7 +20,7 @@ command. Each log has one alarm in a heap, so a broker with ten thousand idle qu
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -65,6 +65,10 @@ LEASE_NUMBER_BITS: Final = 40
 #: Messages that are scattered over a log and settled at once are settled so many in a unit.
 SETTLED_AT_ONCE: Final = 50_000
 
+#: More than the settlement of one of them takes, and than a unit takes beside them.
+SETTLED_BYTES: Final = 16
+SETTLED_OVERHEAD_BYTES: Final = 1024
+
 #: So few are looked for one by one.
 FEW: Final = 8
 
@@ -93,7 +97,7 @@ class Engine:
         seed: int,
         fetch: Fetch,
         take_ids: Callable[[int], Sequence[int]],
-        make_room: Callable[[int], None],
+        make_room: Callable[[int, bool], None],
     ) -> None:
         self.logs: dict[int, Log] = {}
         self.last_id = 0  # the highest message id that was seen
@@ -109,7 +113,7 @@ class Engine:
         self._chance = Chance(seed)
         self.fetch = fetch
         self.take_ids = take_ids
-        self.make_sure_of_room = make_room  # raises DiskFull
+        self.make_sure_of_room = make_room  # for so many bytes, of settlements or of more: raises DiskFull
         self._alarms: list[tuple[int, int]] = []
 
     def begin_epoch(self, epoch: int) -> None:
@@ -261,11 +265,11 @@ class Engine:
         offsets = _offsets_of(pieces)
         attempts = group.attempts_of(offsets)
         if not keep or log.policy.delivery == "at-most-once":
-            rising = offsets if type(offsets) is range else sorted(offsets)
-            tried = group.attempts_of(rising)
-            self.close(log, group, rising, now_us)
+            ordered = offsets if type(offsets) is range else sorted(offsets)
+            tried = group.attempts_of(ordered)
+            self.end(log, group, ordered, now_us)
             change.events.append(
-                Settled(log.number, group.name, rising, Outcome.ACKED, tried, None, consumer, None, now_us)
+                Settled(log.number, group.name, ordered, Outcome.ACKED, tried, None, consumer, None, now_us)
             )
             return Grant(0, offsets, attempts)
         self._lease_number += 1
@@ -288,7 +292,7 @@ class Engine:
 
     def lose(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
         """Messages that are stored no more cannot be handed out: their life is over."""
-        self.settle_many(log, group, offsets, Outcome.DROPPED, now_us, change)
+        self.settle(log, group, rising(offsets), Outcome.DROPPED, now_us, change)
 
     # --- settling ---
 
@@ -300,7 +304,7 @@ class Engine:
         found = rising(offsets)
         attempts = group.attempts_of(found)
         group.leases.remove_all(found)
-        self.close(log, group, found, now_us)
+        self.end(log, group, found, now_us)
         change.events.append(
             Settled(log.number, group.name, found, Outcome.ACKED, attempts, None, None, None, now_us)
         )
@@ -402,39 +406,54 @@ class Engine:
         removed = 0
         for group in log.groups.values():
             before = len(group.settled)
-            ready = sorted(
-                (range(piece[1], piece[2]) for piece in group.lanes.take(group.lanes.count)),
-                key=lambda run: run.start,
-            )
-            for found in parcels(ready, SETTLED_AT_ONCE):
-                self.close(log, group, found, now_us)
-                change.events.append(_ended(log, group, found, Outcome.PURGED, now_us))
-                change.cut()
-            waiting = [o for gap in group.settled.gaps(0, log.arrived) for o in gap if o not in group.leases]
-            self.settle_many(log, group, waiting, Outcome.PURGED, now_us, change)
+            found = RangeSet()
+            for gap in group.settled.gaps(0, log.arrived):
+                found.add(gap.start, gap.stop)
+            for offset in group.leases.offsets():
+                found.discard(offset, offset + 1)
+            try:
+                self.settle_many(log, group, found, Outcome.PURGED, now_us, change)
+            except DiskFull:
+                if not change:
+                    raise
+                break
             removed = max(removed, len(group.settled) - before)
         return removed
 
     def settle_many(
-        self, log: Log, group: Group, offsets: list[int], outcome: Outcome, now_us: int, change: Change
-    ) -> None:
-        """End the lives of messages, wherever they are, in as many units as they need. Their offsets rise."""
-        for found in parcels(runs(offsets), SETTLED_AT_ONCE):
-            self.settle(log, group, found, outcome, now_us, change)
-            if len(found) < len(offsets):
+        self, log: Log, group: Group, found: Iterable[range], outcome: Outcome, now_us: int, change: Change
+    ) -> list[int]:
+        """End the lives of messages, wherever they are, in as many units as they need. The ranges rise.
+
+        On a full disk it raises `DiskFull`, with nothing changed; if it is full only for the later ones of many, those are given back.
+        """
+        parts = list(parcels(found, SETTLED_AT_ONCE))
+        for number, part in enumerate(parts):
+            size = SETTLED_BYTES * (len(part) if isinstance(part, list) else 1) + SETTLED_OVERHEAD_BYTES
+            try:
+                self.make_sure_of_room(change.bytes + size, True)
+            except DiskFull:
+                if not number:
+                    raise
+                return [offset for rest in parts[number:] for offset in rest]
+            self.settle(log, group, part, outcome, now_us, change)
+            change.bytes += size
+            if len(parts) > 1:
                 change.cut()
+        return []
 
     def settle(
         self, log: Log, group: Group, offsets: Offsets, outcome: Outcome, now_us: int, change: Change
     ) -> None:
-        """The same in one unit."""
+        """The same in one unit, for which there must be room."""
         if offsets:
             self.withdraw(log, group, offsets)
-            self.close(log, group, offsets, now_us)
+            self.end(log, group, offsets, now_us)
             change.events.append(_ended(log, group, offsets, outcome, now_us))
 
     def withdraw(self, log: Log, group: Group, offsets: Offsets) -> None:
-        """Take messages out, wherever they are. Their offsets rise."""
+        """Take messages out, wherever they are: what is still being recorded is nowhere. Their offsets rise."""
+        offsets = [o for o in offsets if o < log.arrived] if log.arrived < log.next_offset else offsets
         if len(offsets) <= FEW:
             for offset in offsets:
                 self._withdraw_one(log, group, offset)
@@ -467,7 +486,7 @@ class Engine:
                 del log.awaited[offset]
                 log.withdrawn += 1
 
-    def close(self, log: Log, group: Group, offsets: Offsets, now_us: int) -> None:
+    def end(self, log: Log, group: Group, offsets: Offsets, now_us: int) -> None:
         """Messages that were taken out of lanes and leases are settled for good."""
         for run in [offsets] if type(offsets) is range else runs(offsets):
             group.settled.add(run.start, run.stop)
@@ -542,11 +561,11 @@ class Engine:
             )
 
     def _expire_here(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
-        if log.policy.on_expire == "drop":
-            self.settle_many(log, group, offsets, Outcome.EXPIRED, now_us, change)
-            return
         try:
-            left = dead.bury(self, log, group, offsets, letter.EXPIRED, None, now_us, change)
+            if log.policy.on_expire == "drop":
+                left = self.settle_many(log, group, runs(offsets), Outcome.EXPIRED, now_us, change)
+            else:
+                left = dead.bury(self, log, group, offsets, letter.EXPIRED, None, now_us, change)
         except DiskFull:
             left = offsets
         if left:  # they wait until there is room, where nobody gets them

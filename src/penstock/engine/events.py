@@ -31,10 +31,6 @@ class Outcome(IntEnum):
     REDRIVEN = 8  # moved from the dead letters to where it failed
 
 
-#: What ends a message's life in a group. The others send it round again.
-FINAL = frozenset(Outcome) - {Outcome.RETRY, Outcome.RETURNED}
-
-
 class Action(IntEnum):
     """What happened to a log as a whole. The numbers are stored: never renumber."""
 
@@ -155,7 +151,7 @@ def parcels(found: Iterable[range], most: int) -> Iterator[Offsets]:
     """Ranges that rise, in as few parts as can be: long ones as they are, short ones together, at most so many messages in each.
 
     >>> list(parcels([range(0, 2), range(2, 5), range(7, 8)], 4))
-    [range(0, 5), [7]]
+    [range(0, 5), range(7, 8)]
     """
     scattered: list[int] = []
     for run in _joined(found):

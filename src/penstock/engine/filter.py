@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
 from typing import Any, Final, Protocol, TypeAlias
 
+from penstock import argument
 from penstock.engine.filter_parser import parse
 from penstock.engine.filter_tree import (
     READERS,
@@ -139,6 +140,9 @@ def compile_filter(text: str) -> Filter:
       region =
                ^
     """
+    plain = argument.text(text)
+    if plain is not None:
+        text = plain
     compiled = Filter(text, parse(text))
     # Its own text is a filter too, so it must not be longer than one may be.
     if len(str(compiled)) > FILTER_CHARS_MAX:

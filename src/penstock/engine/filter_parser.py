@@ -27,6 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from difflib import get_close_matches
 from typing import Final, NamedTuple, NoReturn, cast
 
+from penstock import argument
 from penstock.engine.filter_tree import (
     FIELDS,
     KEYWORDS,
@@ -108,8 +109,8 @@ character 8; did you mean LIKE?
 
 
 def _check_text(text: str) -> None:
-    if not isinstance(text, str):
-        raise InvalidArgument(f"the filter is {text!r}; give a str, such as \"region = 'eu'\"")
+    if type(text) is not str:
+        raise InvalidArgument(f"the filter is {argument.quoted(text)}; give a str, such as \"region = 'eu'\"")
     if len(text) > FILTER_CHARS_MAX:
         raise InvalidArgument(f"the filter has {len(text)} characters; give at most {FILTER_CHARS_MAX}")
     try:

@@ -96,10 +96,6 @@ class Group:
         elif key is None or self.keys.arrive(key, offset):
             self.lanes.append(priority, offset, offset + 1)
 
-    def lease(self, lease: Lease) -> None:
-        """What was taken from the lanes is handed out."""
-        self.leases.add(lease)
-
     def count_attempt(self, offset: int, now_us: int) -> None:
         """A message was handed out and not settled for good."""
         first_us = self.tally.first_failed(offset)
@@ -134,10 +130,6 @@ class Group:
                 return False
             self.withdrawn += 1
         return True
-
-    def withdraw_all(self, priority: int, runs: list[range]) -> list[Piece]:
-        """Take out those of many messages of one priority, none of which has a key, that are ready; the others are left alone."""
-        return self.lanes.remove_all(priority, runs)
 
     # --- asking ---
 

@@ -98,7 +98,7 @@ def _settled(engine: Engine, log: Log, group: Group, event: Settled) -> None:
         gaps = (gap for run in runs(event.offsets) for gap in group.settled.gaps(run.start, run.stop))
         for left in parcels(list(gaps), len(event.offsets)):
             engine.withdraw(log, group, left)
-            engine.close(log, group, left, event.time_us)
+            engine.end(log, group, left, event.time_us)
 
 
 def _leased(log: Log, group: Group, event: Leased) -> None:

@@ -89,5 +89,5 @@ def error_text(error: object) -> str | None:
         text = f"{name}: {error}" if isinstance(error, BaseException) else str(error)
     except Exception:  # somebody's own class: whatever it does, the failure is to be recorded
         text = name
-    text = text.encode("utf-8", "replace").decode()  # a lone surrogate cannot be stored
+    text = str.encode(text, "utf-8", "replace").decode()  # a lone surrogate cannot be stored
     return text if len(text) <= ERROR_CHARS_MAX else text[: ERROR_CHARS_MAX - 1] + "…"

@@ -33,8 +33,8 @@ from penstock.policy import Policy
 
 DEFAULT_GROUP: Final = "default"
 
-#: So few runs of priorities are not worth looking at.
-RUNS_KEPT: Final = 1000
+#: So few runs of priorities, or moments of expiry, are not worth looking at.
+FEW_KEPT: Final = 1000
 
 
 class Runs:
@@ -151,7 +151,7 @@ class Log:
         self.plain: Plain | None = None  # its short way, if it has one: see `broker.express`
         self.published = 0  # since it was declared
         self.dropped_before = 0  # what was dropped while it was still being recorded is before this
-        self.runs_max = RUNS_KEPT  # runs of priorities, before it is looked for those that nobody needs
+        self.runs_max = FEW_KEPT  # runs of priorities, before it is looked for those that nobody needs
 
     # --- counting ---
 
@@ -282,12 +282,22 @@ class Log:
 
     def _note_expiries(self, first: int, batch: Batch) -> None:
         expires = batch.expires_at
+        if expires is not None and len(self.expiries) > 2 * self.depth + FEW_KEPT:
+            self._forget_expiries()
         if isinstance(expires, list):
             for offset, moment in enumerate(expires, first):
                 if moment is not None:
                     self.expiries.add(moment, offset)
         elif expires is not None:
             self.expiries.add_many(expires, range(first, first + batch.count))
+
+    def _forget_expiries(self) -> None:
+        """What is settled need not expire: most messages are settled long before."""
+        kept = Timeline()
+        for moment, offset in self.expiries.items():
+            if not self.is_settled(offset):
+                kept.add(moment, offset)
+        self.expiries = kept
 
     def note_sizes(self, first: int, batch: Batch) -> None:
         """Count the bytes of messages, where they are limited."""
@@ -383,7 +393,7 @@ class Log:
         """Give memory back that only settled messages needed."""
         low = min((_low_water(group) for group in self.groups.values()), default=0)
         self.priorities.forget_before(low)
-        self.runs_max = max(RUNS_KEPT, 2 * len(self.priorities))
+        self.runs_max = max(FEW_KEPT, 2 * len(self.priorities))
 
     # --- storing ---
 
@@ -412,7 +422,8 @@ class Log:
         log = cls(
             stored.number, stored.namespace, stored.name, msgspec.msgpack.decode(stored.policy, type=Policy)
         )
-        log.next_offset = log.arrived = stored.next_offset
+        # What was on its way when it was stored arrives yet, unless it was dropped.
+        log.next_offset = log.arrived = log.dropped_before = stored.next_offset
         log.priorities = Runs(*stored.priorities)
         log.delayed = Timeline.decode(stored.delayed)
         log.expiries = Timeline.decode(stored.expiries)

@@ -32,14 +32,15 @@ class Tally:
     >>> tally.set(7, 2, 1000)
     >>> tally.get(7), tally.first_failed(7), tally.get(8), tally.first_failed(8)
     (2, 1000, 0, None)
-    >>> tally.discard_range(0, 10)
+    >>> tally.discard(7)
     >>> 7 in tally
     False
     """
 
-    __slots__ = ("_attempts", "_firsts", "_places")
+    __slots__ = ("_attempts", "_firsts", "_places", "count")
 
     def __init__(self) -> None:
+        self.count = 0  # asked for each message
         self._places = Places("q")
         self._attempts = array("i")
         self._firsts = array("q")
@@ -62,7 +63,7 @@ class Tally:
         return isinstance(item, int) and self._places.find(item) >= 0
 
     def __len__(self) -> int:
-        return len(self._attempts)
+        return self.count
 
     def items(self) -> Iterator[tuple[int, int, int | None]]:
         """Item, attempts and first failure, by item. Change nothing before it is done.
@@ -100,6 +101,7 @@ class Tally:
             self._places.append(item)
             self._attempts.append(attempts)
             self._firsts.append(first)
+            self.count += 1
 
     def discard(self, item: int) -> None:
         """Forget `item`; it need not be in."""
@@ -109,20 +111,10 @@ class Tally:
         if place >= 0:
             self._remove(place)
 
-    def discard_range(self, start: int, stop: int) -> None:
-        """Forget every item from `start` up to but not including `stop`."""
-        if not self._attempts:
-            return
-        if stop - start <= len(self._attempts):
-            for item in range(start, stop):
-                self.discard(item)
-        else:
-            for item in [key for key in self._places.keys if start <= key < stop]:
-                self.discard(item)
-
     def _remove(self, place: int) -> None:
         roomy = self._places.remove(place)
         attempts, first = self._attempts.pop(), self._firsts.pop()
+        self.count -= 1
         if place < len(self._attempts):
             self._attempts[place], self._firsts[place] = attempts, first
         if roomy:
@@ -161,6 +153,7 @@ class Tally:
         decoded = cls()
         decoded._places = Places("q", items)
         decoded._attempts, decoded._firsts = attempts, firsts
+        decoded.count = len(attempts)
         return decoded
 
 

@@ -94,8 +94,8 @@ class Timeline:
 
         >>> waiting = Timeline()
         >>> waiting.add_many([30, 10], [1, 2])
-        >>> waiting.pop_due_items(30)
-        [2, 1]
+        >>> waiting.pop_due(30)
+        [(10, 2), (30, 1)]
         """
         if not items:
             return
@@ -135,27 +135,6 @@ class Timeline:
         popped.sort()
         self._look_ahead()
         return popped
-
-    def pop_due_items(self, now_us: int) -> list[int]:
-        """As `pop_due`, but only the items; quicker, most of all when they were put in together."""
-        if now_us < self._next_us:
-            return []
-        fresh = self._pop_fresh(now_us)
-        parts = self._pop_runs(now_us)
-        self._look_ahead()
-        if not fresh and len(parts) == 1:
-            return parts[0][1].tolist()
-        for dues, items in parts:
-            fresh.extend(zip(dues, items, strict=True))
-        fresh.sort()
-        return [item for _, item in fresh]
-
-    def clear(self) -> None:
-        """Take out everything."""
-        self._fresh.clear()
-        self._runs.clear()
-        self._runs_count = 0
-        self._next_us = _NEVER
 
     def _pop_fresh(self, now_us: int) -> list[tuple[int, int]]:
         if not self._fresh or self._fresh[0][0] > now_us:

@@ -32,7 +32,7 @@ from typing import TYPE_CHECKING, Final, Self
 import msgspec
 from msgspec import structs
 
-from penstock import limits
+from penstock import argument, limits
 from penstock.clock import Clock, SystemClock
 from penstock.errors import (
     BatchTooLarge,
@@ -242,13 +242,17 @@ class Journal:
         """
         if self.has_room(size):
             return
+        if size + frames.OVERHEAD > limits.FRAME_BYTES_MAX:
+            self._require_open()
+            raise BatchTooLarge(
+                f"a commit of {size} bytes is over the bound of {limits.FRAME_BYTES_MAX} bytes: make it several"
+            )
+        self.require_space(kind, size)
+
+    def require_space(self, kind: Kind, size: int) -> None:
+        """The same for rows that are appended in several commits."""
         with self._lock:
-            if self._group.failure is not None:
-                raise self._tail.failure()
-            if size + frames.OVERHEAD > limits.FRAME_BYTES_MAX:
-                raise BatchTooLarge(
-                    f"a commit of {size} bytes is over the bound of {limits.FRAME_BYTES_MAX} bytes: make it several"
-                )
+            self._require_open()
             self._tail.take_room([kind], size + frames.OVERHEAD)
 
     def tell_of_failure(self, callback: Callable[[PenstockError], None]) -> None:
@@ -630,13 +634,17 @@ def _telling_what_failed(what: str, kind: type[PenstockError] = JournalFailed) -
 
 def check_settings(durability: str, commit_interval_ms: float, segment_bytes: int) -> None:
     """Raise what is wrong with how a journal is to be kept."""
-    if not isinstance(commit_interval_ms, int | float) or not isinstance(segment_bytes, int):
+    if type(commit_interval_ms) not in {int, float} or type(segment_bytes) is not int:
         raise InvalidArgument("commit_interval_ms and segment_bytes are numbers")
-    if durability not in DURABILITIES:
-        raise InvalidArgument(f"durability is one of {', '.join(DURABILITIES)}, not {durability!r}")
+    if type(durability) is not str or durability not in DURABILITIES:
+        raise InvalidArgument(
+            f"durability is one of {', '.join(DURABILITIES)}, not {argument.quoted(durability)}"
+        )
     if not 0 < commit_interval_ms <= limits.COMMIT_INTERVAL_MS_MAX:
         raise InvalidArgument(
-            f"commit_interval_ms is above 0 and at most {limits.COMMIT_INTERVAL_MS_MAX:.0f}, not {commit_interval_ms}"
+            f"commit_interval_ms is above 0 and at most {limits.COMMIT_INTERVAL_MS_MAX:.0f}, not {argument.quoted(commit_interval_ms)}"
         )
     if segment_bytes < limits.SEGMENT_BYTES_MIN:
-        raise InvalidArgument(f"segment_bytes is at least {limits.SEGMENT_BYTES_MIN}, not {segment_bytes}")
+        raise InvalidArgument(
+            f"segment_bytes is at least {limits.SEGMENT_BYTES_MIN}, not {argument.quoted(segment_bytes)}"
+        )

@@ -6,7 +6,7 @@ The leader of a group commit (see `commit`) is the only one who writes here. It 
 durability says, and moves the mark. When a segment has grown past its length, the leader rotates after the commit, so no caller waits
 for it: the next file is made ready, the old one is sealed and synced, the next one gets its name, the old one its summary.
 
-Room is taken before rows are queued, never while they are written. New messages leave a reserve, which leases may use half of and
+Room is taken before rows are queued, never while they are written. New messages leave a reserve, which leases may use most of and
 settlements nearly all: on a full disk publishing is refused with `DiskFull`, with nothing changed, and acknowledging goes on.
 
 An error on writing or syncing is sticky: nothing is acknowledged any more, and nothing syncs that file again.
@@ -46,8 +46,9 @@ DURABILITIES: Final = ("commit", "interval", "os")
 FLOORS: Final[dict[Kind, int]] = {
     SETTLEMENTS: limits.RESERVE_LAST_BYTES,
     CLEANED: limits.RESERVE_LAST_BYTES,
-    LEASES: limits.RESERVE_BYTES // 2,
-    POSITIONS: limits.RESERVE_BYTES // 2,
+    # Half of it may be taken for a snapshot, without which nothing is cleaned; and then somebody must still be able to consume.
+    LEASES: limits.RESERVE_BYTES // 4,
+    POSITIONS: limits.RESERVE_BYTES // 4,
     METADATA: limits.RESERVE_BYTES // 2,  # deleting and purging make room
 }
 

@@ -180,7 +180,8 @@ class BrokerMachine(RuleBasedStateMachine):
         if any("x-origin" not in item.headers for item in ready):
             return  # nobody knows where those should go
         self.both(
-            lambda: self.queue(name).redrive(limit=limit),
+            # Not what it has of its own, if it holds the dead letters of others too.
+            lambda: Queue(self.broker, self.queue(name)._log, of_dead_letters=True).redrive(limit=limit),
             lambda: self.model.redrive(name, limit, None, self.now),
         )
 
@@ -194,7 +195,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(killed=st.booleans())
     def reopen(self, killed: bool) -> None:
         if killed:  # nothing is said to the broker: its journal is taken away
-            self.broker._port.core.ledger.journal.close()  # type: ignore[attr-defined]
+            self.broker._port.core.journal.close()  # type: ignore[attr-defined]
         else:
             self.broker.close()
         self.deliveries = []

@@ -112,6 +112,34 @@ def test_redriving_goes_beyond_its_limit() -> None:
     assert run(5, limit=COUNT_MAX)[0] == 5
 
 
+def test_redriving_so_slowly_that_no_clock_can_count_it_breaks_off() -> None:
+    assert run(2, rate=1e-11) == (2, [1, 1], [calls.PAUSE_S_MAX, 0.0])
+
+
+def failing(
+    monkeypatch: pytest.MonkeyPatch, letters: int
+) -> tuple[penstock.broker.sync.Queue, calls.Redrive]:
+    """A queue with dead letters, and a plan to move them, one at a time."""
+    monkeypatch.setattr(calls, "REDRIVE_AT_ONCE", 1)
+    queue = penstock.open().queue("q", max_attempts=1)
+    queue.publish_many([b"%d" % number for number in range(letters)])
+    for delivery in queue.receive_many(letters):
+        delivery.reject(error="no")
+    return queue, calls.Redrive(queue._port, queue.dead_letters()._log, None, None, None, None)
+
+
+def test_what_fails_again_meanwhile_is_moved_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    queue, plan = failing(monkeypatch, 5)
+    moved: list[bytes] = []
+    while plan.more() and len(moved) < 20:
+        plan.took(plan.step().wait())
+        for delivery in queue.receive_many(9):
+            moved.append(delivery.payload)
+            delivery.reject(error="still broken")
+    assert (plan.moved, moved) == (5, [b"0", b"1", b"2", b"3", b"4"])
+    assert queue.stats().dead == 5
+
+
 def test_redriving_is_faster_than_its_rate() -> None:
     assert run(25, rate=10) == (25, [10, 10, 10], [1.0, 1.0, 0.0])
     assert run(2, rate=0.5) == (2, [1, 1], [2.0, 0.0])

@@ -1,4 +1,4 @@
-"""Engine, ledger and those who wait, together: who is served, who is refused, and what is left when something fails."""
+"""Engine, journal and those who wait, together: who is served, who is refused, and what is left when something fails."""
 
 from __future__ import annotations
 
@@ -9,12 +9,15 @@ import shutil
 import signal
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
-from penstock.broker import aio, sync
+from penstock.broker import aio, embedded, sync
 from penstock.broker.core import Core
 from penstock.broker.embedded import Embedded
 from penstock.broker.opening import in_memory, on_disk
@@ -30,6 +33,7 @@ from penstock.errors import (
     PenstockError,
     QueueNotFound,
 )
+from penstock.limits import FRAME_SECTIONS_MAX
 from penstock.message import Message
 from tests.unit.broker.patience import PATIENCE_S, interrupt_waiter, start, until
 from tests.unit.journal.watched import Watched, failing, nothing
@@ -57,7 +61,10 @@ class Place:
     def crashed(self, name: str = "crashed") -> Place:
         assert self.path is not None
         left = self.path.with_name(name)
-        shutil.copytree(self.path, left)
+        journal = self.port.core.journal
+        assert journal is not None
+        with journal._tidy:  # no file goes while it is copied
+            shutil.copytree(self.path, left, ignore=shutil.ignore_patterns("*.tmp"))  # drafts come and go
         return Place(left, self.clock)
 
     def payloads(self) -> list[bytes]:
@@ -195,6 +202,187 @@ def test_the_timer_does_not_wake_anybody(tmp_path: Path) -> None:
         assert queue.receive(0.02) is None
 
 
+def test_many_queues_that_wake_at_one_moment_exhaust_the_stack(place: Place) -> None:
+    logs = [place.broker.queue(f"q{number}")._log for number in range(300)]
+    for log in logs:
+        place.port.publish(log, [Message(b"x", delay=5)])
+
+    def wait_for_all() -> list[Any]:
+        return [
+            place.port.lease(log, "default", 1, consumer=None, wait_us=60_000_000, keep=True) for log in logs
+        ]
+
+    place.queue.publish(b"x")  # what was published is durable
+    waiting = wait_for_all()
+    place.clock.advance(5)
+    place.port.wake()
+    assert [one.wait().attempts for one in waiting] == [1] * 300
+    waiting = wait_for_all()
+    place.clock.advance(31)  # and their leases end together, too
+    place.port.wake()
+    assert [one.wait().attempts for one in waiting] == [[2]] * 300
+    place.queue.publish(b"x")
+
+
+def require_alive(port: Embedded) -> None:
+    """The timer has looked at the next moment, sleeps, and wakes for another."""
+    tick: Any = port.core._tick
+    until(lambda: tick._waiters or port.core.failure)
+    near = sync.Broker(port).queue("near")
+    near.publish(b"x", delay=0.01)
+    delivery = near.receive(PATIENCE_S)
+    assert delivery is not None
+    delivery.ack()
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize("field", ["deliver_at", "expires_at"])
+@pytest.mark.parametrize("moment", [datetime(2400, 12, 31, tzinfo=UTC), datetime.max.replace(tzinfo=UTC)])
+def test_a_moment_that_no_timer_can_wait_for_breaks_the_broker_for_good(
+    tmp_path: Path, where: str, field: str, moment: datetime
+) -> None:
+    path = tmp_path / "data"
+    port = on_disk(path) if where == "disk" else in_memory()
+    queue = sync.Broker(port).queue("q")
+    queue.publish_many([msgspec.structs.replace(Message(b"far"), **{field: moment})])
+    require_alive(port)
+    for _ in range(2 if where == "disk" else 0):
+        port.close()
+        port = on_disk(path)
+        require_alive(port)
+    found = sync.Broker(port).queue("q")
+    assert [one.payload for one in found.receive_many(9)] == ([] if field == "deliver_at" else [b"far"])
+    assert found.depth() == 1
+    port.close()
+
+
+# --- time passes between a publish and its being durable ---
+
+
+def passing(clock: ManualClock, seconds: float) -> Callable[[str, tuple[object, ...]], None]:
+    """A disk that takes so long to sync."""
+
+    def before(name: str, arguments: tuple[object, ...]) -> None:
+        if name == "fdatasync":
+            clock.advance(seconds)
+
+    return before
+
+
+@pytest.mark.parametrize("on_expire", ["drop", "dead-letter"])
+def test_what_expired_while_it_was_being_recorded_is_delivered(disk: Place, on_expire: str) -> None:
+    queue = disk.broker.queue("mortal", on_expire=on_expire)
+    waiting: Any = disk.port.lease(queue._log, "default", 5, consumer=None, wait_us=None, keep=True)
+    disk.files.before = passing(disk.clock, 10)
+    queue.publish_many([Message(b"over", ttl=5)])
+    disk.files.before = nothing
+    disk.port.wake()
+    assert waiting.outcome is None
+    assert (queue.depth(), queue.stats().dead) == (0, 1 if on_expire == "dead-letter" else 0)
+    queue.publish(b"alive", ttl=5)
+    granted = waiting.wait()
+    assert list(granted.offsets) == [1]
+
+
+def test_what_fell_due_while_another_was_being_recorded_goes_behind_it(disk: Place) -> None:
+    disk.queue.publish(b"delayed", delay=5)
+    disk.files.before = passing(disk.clock, 10)
+    disk.queue.publish(b"plain")
+    disk.files.before = nothing
+    assert [found.payload for found in disk.queue.receive_many(9)] == [b"delayed", b"plain"]
+
+
+# --- drop-head while others are being recorded ---
+
+
+def crowd(place: Place, queue: sync.Queue, stop: Stop, count: int) -> list[Future[int]]:
+    """Publish so many, none of which is durable before the stop is opened."""
+    publishing: list[Future[int]] = []
+    before = len(place.port.core.on_the_way)
+    for number in range(count):
+        publishing.append(start(queue.publish, b"%d" % number))
+        until(lambda: len(place.port.core.on_the_way) == before + len(publishing) or publishing[-1].done())
+        if publishing[-1].done():  # it was refused
+            stop.open()
+            publishing[-1].result()
+        elif not number:
+            stop.wait()
+    return publishing
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_a_queue_of_what_is_being_recorded_is_full_of_what_cannot_be_dropped(
+    disk: Place, fresh: bool
+) -> None:
+    queue = disk.broker.queue("latest", max_depth=3, overflow="drop-head")
+    if not fresh:
+        queue.publish(b"old")
+    stop = Stop(disk.files)
+    publishing = crowd(disk, queue, stop, 15)
+    assert queue.depth() == 3
+    stop.open()
+    assert len({one.result(PATIENCE_S) for one in publishing}) == 15
+    assert [found.payload for found in queue.peek(99)] == [b"12", b"13", b"14"]
+    after = disk.crashed()
+    again = after.broker.queue("latest")
+    assert [found.payload for found in again.receive_many(99)] == [b"12", b"13", b"14"]
+    assert again.depth() == 3
+    after.broker.close()
+
+
+def test_a_snapshot_brings_back_what_was_dropped_before_it_was_recorded(disk: Place) -> None:
+    queue = disk.broker.queue("latest", max_depth=3, overflow="drop-head")
+    queue.publish(b"old")
+    stop = Stop(disk.files)
+    publishing = crowd(disk, queue, stop, 8)
+    journal = disk.port.core.journal
+    assert journal is not None
+    snapshot = start(disk.port.core.upkeep.snapshot)  # type: ignore[union-attr]
+    until(lambda: any(ticket.at_rest for ticket in list(journal._group._pending)))
+    stop.open()
+    for done in (*publishing, snapshot):
+        done.result(PATIENCE_S)
+    after = disk.crashed()
+    assert after.port.stats().journal.recovery.snapshot is not None
+    again = after.broker.queue("latest")
+    assert (again.depth(), again.stats().ready) == (3, 3)
+    assert [found.payload for found in again.receive_many(99)] == [b"5", b"6", b"7"]
+    after.broker.close()
+
+
+# --- many at once ---
+
+
+@pytest.mark.lengthy
+@pytest.mark.parametrize("how", ["purged", "expired", "expired while closed"])
+def test_more_messages_than_a_frame_has_sections_end_at_once_and_break_the_directory(
+    tmp_path: Path, how: str
+) -> None:
+    place = Place(tmp_path / "data", durability="os")
+    half = FRAME_SECTIONS_MAX + 10  # each of them between two that stay
+    place.queue.publish_many(
+        [Message(b"x", priority=number % 2, ttl=60 if number % 2 else None) for number in range(2 * half)]
+    )
+    if how == "purged":
+        place.queue.receive_many(half)
+        assert place.queue.purge() == half
+    elif how == "expired":
+        place.clock.advance(61)
+        place.port.wake()
+    else:
+        place.broker.close()
+        place.clock.advance(61)
+        place = Place(tmp_path / "data", place.clock)
+    assert place.queue.depth() == half
+    place.queue.publish(b"after")
+    for _ in range(2):
+        place.broker.close()
+        place = Place(tmp_path / "data", place.clock)
+        assert place.queue.stats().ready == half + 1
+    place.broker.close()
+
+
+# --- the journal fails ---
 # --- the journal fails ---
 
 
@@ -333,6 +521,41 @@ def test_closing_with_a_deadline_waits_longer_than_that(place: Place) -> None:
         place.queue.depth()
 
 
+def test_closing_waits_for_leases_that_have_ended_by_themselves(place: Place) -> None:
+    place.queue.publish_many([b"0", b"1"])
+    place.queue.receive_many(2)
+    closing = start(place.broker.close, PATIENCE_S * 10)
+    until(lambda: place.port.core.draining)
+    assert not closing.done()
+    place.clock.advance(31)
+    place.port.wake()
+    try:
+        closing.result(PATIENCE_S)
+    finally:
+        with place.port.core.lock:
+            place.port.core.settled.notify_all()
+
+
+@pytest.mark.parametrize("interrupted", ["wake_all", "nothing_is_leased"])
+def test_an_interruption_of_closing_keeps_the_directory_locked(
+    tmp_path: Path, interrupted: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path / "data")
+    place.queue.publish(b"x")
+    real = getattr(Core, interrupted)
+
+    def once(*_: Any) -> None:
+        monkeypatch.setattr(Core, interrupted, real)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Core, interrupted, once)
+    with pytest.raises(KeyboardInterrupt):
+        place.broker.close(PATIENCE_S)
+    again = Place(tmp_path / "data", place.clock)
+    assert again.payloads() == [b"x"]
+    again.broker.close()
+
+
 def test_closing_with_nothing_handed_out_waits(place: Place) -> None:
     place.queue.publish(b"x")
     start(place.broker.close, PATIENCE_S * 10).result(PATIENCE_S)
@@ -428,7 +651,8 @@ def test_a_snapshot_loses_or_repeats_what_is_on_its_way(disk: Place) -> None:
     stop.wait()  # it is written, and not yet durable
     publishing.append(start(disk.queue.publish_many, [Message(b"4", delay=5), b"5"]))
     until(lambda: len(disk.port.core.on_the_way) == 2)
-    journal = disk.port.core.ledger.journal  # type: ignore[attr-defined]
+    journal = disk.port.core.journal
+    assert journal is not None
     snapshot = start(disk.port.core.upkeep.snapshot)  # type: ignore[union-attr]
     until(lambda: any(ticket.at_rest for ticket in list(journal._group._pending)))
     publishing.append(start(disk.queue.publish_many, [b"6"]))
@@ -477,7 +701,8 @@ def test_a_snapshot_loses_what_a_letter_without_sync_overtook(disk: Place) -> No
     until(lambda: len(disk.port.core.on_the_way) == 3)
     stop.let_one_pass()  # the leader's; then both of the others are in one frame
     stop.wait()
-    journal = disk.port.core.ledger.journal  # type: ignore[attr-defined]
+    journal = disk.port.core.journal
+    assert journal is not None
     snapshot = start(disk.port.core.upkeep.snapshot)  # type: ignore[union-attr]
     until(lambda: any(ticket.at_rest for ticket in list(journal._group._pending)))
     stop.open()
@@ -553,6 +778,46 @@ def test_receipts_of_which_one_is_old_are_settled_in_part(place: Place, how: Any
         place.port.settle(place.queue._log, Receipts("default", [0, 1], [number, number + 1]), how)
     assert place.queue.stats().leased == 2
     place.queue.ack_many([first, second])
+
+
+def test_a_redrive_looks_at_everything_before_it_lets_others_pass(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(embedded, "SEEN_AT_ONCE", 10)
+    queue = place.broker.queue("mortal", max_attempts=1)
+    queue.publish_many([b"%d" % number for number in range(35)])
+    for delivery in queue.receive_many(35):
+        delivery.reject()
+    seen: list[int] = []
+
+    def where(message: Message) -> bool:
+        assert message.offset is not None
+        seen.append(message.offset)
+        return message.offset % 5 == 4
+
+    letters = queue.dead_letters()._log
+    span: range | None = None
+    steps = []
+    while span is None or span:
+        before = len(seen)
+        step = place.port.redrive(letters, 100, where=where, to=None, span=span).wait()
+        steps.append((step.moved, len(seen) - before))
+        span = step.left
+    assert steps == [(2, 10), (2, 10), (2, 10), (1, 5)]
+    assert seen == list(range(35))  # each of them once
+    assert (queue.depth(), queue.stats().dead) == (7, 28)
+
+
+def test_large_letters_go_back_in_one_unit(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "REDRIVEN_BYTES", 25_000)
+    queue = place.broker.queue("mortal", max_attempts=1)
+    queue.publish_many([b"x" * 10_000] * 5)
+    for delivery in queue.receive_many(5):
+        delivery.reject()
+    letters = queue.dead_letters()._log
+    step = place.port.redrive(letters, 100, where=None, to=None, span=None).wait()
+    assert (step.moved, step.left) == (2, range(2, 5))
+    assert (queue.redrive(), queue.depth()) == (3, 5)
 
 
 def test_nothing_to_settle_is_settled(place: Place) -> None:

@@ -16,6 +16,7 @@ import penstock
 from penstock.broker import sync
 from penstock.broker.express import LATER, Express
 from penstock.clock import ManualClock
+from penstock.engine.log import FEW_KEPT
 from penstock.errors import (
     BrokerClosed,
     ForkedProcess,
@@ -67,6 +68,17 @@ def express_of(place: Place) -> Express:
     found = place.port.express
     assert isinstance(found, Express)
     return found
+
+
+def test_settled_priorities_pile_up(place: Place) -> None:
+    queue = place.queue()
+    for number in range(3 * FEW_KEPT):
+        queue.publish(b"x", priority=number % 2)
+        delivery = queue.receive()
+        assert delivery is not None
+        delivery.ack()
+    assert queue.depth() == 0
+    assert len(place.port.core.engine.find("default", "q").priorities) <= FEW_KEPT + 1
 
 
 # --- any plain program ---

@@ -45,7 +45,7 @@ def consume_all(queue: sync.Queue) -> None:
 def test_the_priorities_of_settled_messages_are_kept(
     broker: sync.Broker, monkeypatch: pytest.MonkeyPatch, consume: Any, most: int
 ) -> None:
-    monkeypatch.setattr(logs, "RUNS_KEPT", most)
+    monkeypatch.setattr(logs, "FEW_KEPT", most)
     queue = broker.queue("q")
     log = log_of(queue)
     kept = 0

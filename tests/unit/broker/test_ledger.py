@@ -13,10 +13,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock import limits
-from penstock.broker.ledger import DONE, JournalLedger, MemoryLedger, events_of, rows_of
+from penstock.broker.ledger import events_of, rows_of
 from penstock.clock import ManualClock
 from penstock.engine.events import Action, Batch, Declared, Event, Leased, Outcome, Published, Settled
-from penstock.errors import BrokerClosed
 from penstock.journal.journal import Journal
 
 NOW = ManualClock.START_US
@@ -24,28 +23,27 @@ TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)
 
 
 @pytest.fixture
-def ledger(tmp_path: Path) -> Iterator[JournalLedger]:
-    found = JournalLedger(Journal(tmp_path / "journal", clock=ManualClock()))
-    yield found
-    found.close()
+def journal(tmp_path: Path) -> Iterator[Journal]:
+    with Journal(tmp_path / "journal", clock=ManualClock()) as found:
+        yield found
 
 
-def read_back(ledger: JournalLedger, after: int = 0, *, payloads: bool = True) -> list[Event]:
-    ledger.flush().wait()
+def read_back(journal: Journal, after: int = 0, *, payloads: bool = True) -> list[Event]:
+    journal.barrier().wait()
     return [
         event
-        for frame in ledger.journal.frames(after)
+        for frame in journal.frames(after)
         for event in events_of(frame, payloads_of=lambda _log: payloads)
     ]
 
 
-def record(ledger: JournalLedger, *changes: list[Event]) -> list[Event]:
+def record(journal: Journal, *changes: list[Event]) -> list[Event]:
     """Record changes in one frame, and read that."""
-    before = ledger.journal.durable_sequence
-    tickets = [ledger.append(events, sync=True, then=None) for events in changes]
+    before = journal.durable_sequence
+    tickets = [journal.append(rows_of(events), sync=True, then=None) for events in changes]
     for ticket in tickets:
         ticket.wait()
-    return read_back(ledger, before)
+    return read_back(journal, before)
 
 
 # --- one form for what can be written in several ways ---
@@ -134,9 +132,9 @@ def others(draw: st.DrawFn) -> Event:
 
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(batches() | others(), min_size=1, max_size=5))
-def test_an_event_comes_back_as_another(ledger: JournalLedger, given: list[Batch | Event]) -> None:
+def test_an_event_comes_back_as_another(journal: Journal, given: list[Batch | Event]) -> None:
     events: list[Event] = []
-    following = ledger.journal.next_offset(3)
+    following = journal.next_offset(3)
     for one in given:
         if isinstance(one, Batch):
             one.first = following
@@ -144,7 +142,7 @@ def test_an_event_comes_back_as_another(ledger: JournalLedger, given: list[Batch
             events.append(Published(3, one.first, one))
         else:
             events.append(one)
-    found = record(ledger, *[[event] for event in events])
+    found = record(journal, *[[event] for event in events])
     assert _all_rows(found) == _all_rows(events)
 
 
@@ -179,9 +177,9 @@ def single(offset: int, payload: bytes, **columns: Any) -> list[Event]:
     return [Published(3, offset, batch)]
 
 
-def test_single_messages_of_several_callers_are_mixed_up(ledger: JournalLedger) -> None:
+def test_single_messages_of_several_callers_are_mixed_up(journal: Journal) -> None:
     found = record(
-        ledger,
+        journal,
         single(0, b"a", key=["k"]),
         single(1, b"bb", deliver_at=NOW + 9),
         single(2, b"ccc", headers=[{"h": "1"}], timestamp_us=NOW),
@@ -197,9 +195,9 @@ def test_single_messages_of_several_callers_are_mixed_up(ledger: JournalLedger) 
     assert event.batch.headers == [None, None, {"h": "1"}]
 
 
-def test_messages_for_different_groups_that_met_are_for_one(ledger: JournalLedger) -> None:
+def test_messages_for_different_groups_that_met_are_for_one(journal: Journal) -> None:
     found = record(
-        ledger,
+        journal,
         single(0, b"0", target_group="a"),
         single(1, b"1", target_group="a"),
         single(2, b"2"),
@@ -219,22 +217,22 @@ def test_messages_for_different_groups_that_met_are_for_one(ledger: JournalLedge
         ]
 
 
-def test_skipped_offsets_are_closed_up(ledger: JournalLedger) -> None:
-    found = record(ledger, single(0, b"0"), single(4, b"4"), single(5, b"5"))
+def test_skipped_offsets_are_closed_up(journal: Journal) -> None:
+    found = record(journal, single(0, b"0"), single(4, b"4"), single(5, b"5"))
     assert [(e.first, e.batch.payloads) for e in found if isinstance(e, Published)] == [
         (0, [b"0"]),
         (4, [b"4", b"5"]),
     ]
 
 
-def test_leases_of_several_callers_are_one(ledger: JournalLedger) -> None:
+def test_leases_of_several_callers_are_one(journal: Journal) -> None:
     events: list[Event] = [
         Leased(3, "g", [4], 1, "a", NOW),
         Leased(3, "g", [2], 3, "a", NOW),
         Leased(3, "g", [9], 1, "b", NOW),
         Leased(3, "h", [9], 1, "b", NOW + 1),
     ]
-    found = record(ledger, *[[event] for event in events])
+    found = record(journal, *[[event] for event in events])
     assert found == [
         Leased(3, "g", [4, 2], [1, 3], "a", NOW),
         Leased(3, "g", [9], [1], "b", NOW),
@@ -242,7 +240,7 @@ def test_leases_of_several_callers_are_one(ledger: JournalLedger) -> None:
     ]
 
 
-def test_settlements_of_several_callers_are_one(ledger: JournalLedger) -> None:
+def test_settlements_of_several_callers_are_one(journal: Journal) -> None:
     acked = Settled(3, "g", [4], Outcome.ACKED, 1, None, None, None, NOW)
     events: list[Event] = [
         acked,
@@ -251,7 +249,7 @@ def test_settlements_of_several_callers_are_one(ledger: JournalLedger) -> None:
         acked._replace(offsets=[3], outcome=Outcome.RETRY, due=NOW + 4, error="boom"),
         acked._replace(offsets=[5], time_us=NOW + 1),
     ]
-    found = record(ledger, *[[event] for event in events])
+    found = record(journal, *[[event] for event in events])
     assert [(list(e.offsets), e.outcome, e.due, e.error, e.time_us) for e in found if isinstance(e, Settled)] == [
         ([4, 1], Outcome.ACKED, None, None, NOW),
         ([2], Outcome.RETRY, [NOW + 5], None, NOW),
@@ -264,15 +262,15 @@ def test_settlements_of_several_callers_are_one(ledger: JournalLedger) -> None:
 
 
 def test_a_settlement_longer_than_a_section_is_cut_short(
-    ledger: JournalLedger, monkeypatch: pytest.MonkeyPatch
+    journal: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "FRAME_ROWS_MAX", 4)
     offsets = list(range(0, 20, 2))
     attempts = list(range(1, 11))
     settled = Settled(3, "g", offsets, Outcome.RETRY, attempts, [NOW + a for a in attempts], None, "e", NOW)
     leased = Leased(3, "g", range(10), attempts, None, NOW)
-    assert [rows.count for rows in rows_of(settled)] == [4, 4, 2]
-    found = record(ledger, [settled, leased])
+    assert [rows.count for rows in rows_of([settled])] == [4, 4, 2]
+    found = record(journal, [settled, leased])
     assert (
         functools.reduce(operator.iadd, (list(e.offsets) for e in found if isinstance(e, Settled)), [])
         == offsets
@@ -289,16 +287,16 @@ def test_a_settlement_longer_than_a_section_is_cut_short(
     ) == list(range(10))
 
 
-def test_payloads_are_read_though_nobody_needs_them(ledger: JournalLedger) -> None:
-    record(ledger, single(0, b"abc"))
-    event = read_back(ledger, payloads=False)[0]
+def test_payloads_are_read_though_nobody_needs_them(journal: Journal) -> None:
+    record(journal, single(0, b"abc"))
+    event = read_back(journal, payloads=False)[0]
     assert isinstance(event, Published)
     assert (event.batch.payloads, event.batch.size, event.batch.count) == ([], 0, 1)
 
 
-def test_a_column_of_one_value_is_written_for_each_row(ledger: JournalLedger) -> None:
+def test_a_column_of_one_value_is_written_for_each_row(journal: Journal) -> None:
     batch = Batch([b"a", b"b"], range(5, 7), NOW, 7, expires_at=NOW + 5, first=0, size=2)
-    event = record(ledger, [Published(3, 0, batch)])[0]
+    event = record(journal, [Published(3, 0, batch)])[0]
     assert isinstance(event, Published)
     assert (event.batch.priority, event.batch.timestamp_us, event.batch.expires_at) == (7, NOW, NOW + 5)
     assert (event.batch.deliver_at, event.batch.key, event.batch.headers) == (None, None, None)
@@ -307,25 +305,14 @@ def test_a_column_of_one_value_is_written_for_each_row(ledger: JournalLedger) ->
 # --- when it is done ---
 
 
-def test_what_follows_is_done_before_it_is_durable(ledger: JournalLedger) -> None:
+def test_what_follows_is_done_before_it_is_durable(journal: Journal) -> None:
     done: list[tuple[int, int]] = []
 
     def then(number: int) -> Callable[[], None]:
-        return lambda: done.append((number, ledger.journal.durable_sequence))
+        return lambda: done.append((number, journal.durable_sequence))
 
-    tickets = [ledger.append(single(n, b""), sync=True, then=then(n)) for n in range(3)]
+    tickets = [journal.append(rows_of(single(n, b"")), sync=True, then=then(n)) for n in range(3)]
     assert done == []
     sequence = tickets[2].wait()
     assert [n for n, _ in done] == [0, 1, 2]
     assert all(durable >= sequence for _, durable in done)
-
-
-def test_memory_waits_or_forgets_what_follows() -> None:
-    done: list[int] = []
-    memory = MemoryLedger()
-    assert memory.append(single(0, b""), sync=True, then=lambda: done.append(1)) is DONE
-    assert (done, memory.flush().wait()) == ([1], 0)
-    memory.close()
-    with pytest.raises(BrokerClosed):
-        memory.append([], sync=True, then=lambda: done.append(2))
-    assert done == [1]

@@ -32,14 +32,14 @@ def disk(tmp_path: Path) -> Iterator[Place]:
 
 def fail_once(place: Place, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """The next append raises, after the engine was changed."""
-    ledger: Any = place.port.core.ledger
-    whole = ledger.append
+    journal: Any = place.port.core.journal
+    whole = journal.append
 
     def broken(*arguments: Any, **others: Any) -> Any:
-        monkeypatch.setattr(ledger, "append", whole)
+        monkeypatch.setattr(journal, "append", whole)
         raise error
 
-    monkeypatch.setattr(ledger, "append", broken)
+    monkeypatch.setattr(journal, "append", broken)
 
 
 def _publish(queue: Queue) -> Callable[[], object]:

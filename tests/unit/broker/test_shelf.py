@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.broker import shelf as shelves
-from penstock.broker.ledger import JournalLedger
+from penstock.broker.ledger import rows_of
 from penstock.broker.shelf import BATCH_OVERHEAD_BYTES, JournalShelf, MemoryShelf, Row, Run, runs_of
 from penstock.clock import ManualClock
 from penstock.engine.events import Batch, Published
@@ -138,13 +138,12 @@ class Store:
     def __init__(self, path: Path) -> None:
         self.files = Watched()
         self.journal = Journal(path, files=self.files, clock=ManualClock(), segment_bytes=16384)
-        self.ledger = JournalLedger(self.journal)
         self.shelf = JournalShelf()
         self.shelf.journal = self.journal
 
     def publish(self, log: int, batch: Batch) -> None:
         self.shelf.put(log, batch)
-        self.ledger.append([Published(log, batch.first, batch)], sync=True, then=None).wait()
+        self.journal.append(rows_of([Published(log, batch.first, batch)]), sync=True).wait()
 
     def reads(self) -> int:
         return sum(1 for call in self.files.calls if call in ("pread", "preadv"))
@@ -154,7 +153,7 @@ class Store:
 def store(tmp_path: Path) -> Iterator[Store]:
     found = Store(tmp_path / "journal")
     yield found
-    found.ledger.close()
+    found.journal.close()
 
 
 def test_what_was_just_published_is_read_from_the_disk(store: Store) -> None:

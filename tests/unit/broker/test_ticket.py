@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.broker.ledger import DONE
-from penstock.broker.ticket import Answer, Leasing, Recorded, Waiting
+from penstock.broker.ticket import DONE, Answer, Leasing, Recorded, Waiting
 from penstock.errors import JournalFailed
 from tests.unit.broker.patience import PATIENCE_S, interrupt_waiter, start
 

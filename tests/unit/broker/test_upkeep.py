@@ -13,6 +13,8 @@ from penstock.broker import sync, upkeep
 from penstock.broker.embedded import Embedded
 from penstock.broker.opening import on_disk
 from penstock.clock import ManualClock
+from penstock.engine.lease import Lease, Leases
+from penstock.errors import JournalFailed
 from tests.unit.broker.patience import until
 from tests.unit.journal.watched import Watched, failing, nothing
 
@@ -152,6 +154,34 @@ def test_nothing_is_said_of_upkeep_that_was_not_done(place: Place, caplog: pytes
     consume(place.queue, 10)  # and the broker goes on
     place.upkeep.run()
     assert place.port.stats().journal.snapshots
+
+
+@pytest.mark.parametrize("how", ["upkeep", "closing"])
+def test_a_change_that_was_left_half_done_is_kept(
+    place: Place, how: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    place.queue.publish_many([b"a", b"b", b"c"])
+
+    def interrupted(leases: Leases, lease: Lease) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:  # between the lanes and the leases
+        patch.setattr(Leases, "add", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            place.queue.receive_many(3)
+    with pytest.raises(JournalFailed):
+        place.queue.publish(b"d")
+    if how == "upkeep":
+        place.upkeep.run()
+        assert "upkeep was not done" in caplog.text
+        with pytest.raises(JournalFailed):
+            place.upkeep.dead_ranges(1, 0, 9)
+        after = place.crashed("after")
+    else:
+        place.broker.close()
+        after = Place(place.path, place.clock)
+    assert [delivery.payload for delivery in after.queue.receive_many(9)] == [b"a", b"b", b"c"]
+    after.broker.close()
 
 
 def test_upkeep_is_done_for_every_change(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import functools
+import gc
 import os
 import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from concurrent.futures import Future
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ import pytest
 
 import penstock
 from penstock.broker import aio, sync
+from penstock.broker import worker as worker_module
 from penstock.broker.deliveries import receipts
 from penstock.broker.embedded import Embedded
 from penstock.broker.opening import in_memory, on_disk
@@ -24,6 +28,7 @@ from penstock.broker.worker import AioWorker, Worker
 from penstock.clock import ManualClock
 from penstock.errors import BrokerClosed, DiskFull, InvalidArgument, PenstockError, QueueNotFound
 from penstock.policy import Backoff
+from tests.conformance.oddities import Mute, oddities
 
 Handler = Callable[[Any], object]
 
@@ -99,6 +104,15 @@ def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Embed
 @pytest.fixture(params=["threads", "asyncio"])
 def place(request: pytest.FixtureRequest, home: tuple[Embedded, ManualClock]) -> Place:
     return Place(*home, request.param)
+
+
+def on_the_loop(queue: sync.Queue, handler: Handler, **settings: Any) -> Running:
+    """A worker whose coroutine calls a handler itself: there errors come out of it that do not come out of a thread."""
+
+    async def awaited(delivery: aio.Delivery) -> object:
+        return handler(delivery)
+
+    return Running(AioWorker(aio.Queue(aio.Broker(queue._port), queue._log), awaited, **settings))
 
 
 class Gate:
@@ -216,17 +230,180 @@ def test_a_handler_that_exits_takes_the_worker_with_it(place: Place, error: Base
     queue = place.broker.queue("orders", backoff=None)
     queue.publish(b"a")
     handler = Counted(error)
-    if place.kind == "asyncio":  # such errors do not come out of a thread of asyncio's
-
-        async def awaited(delivery: aio.Delivery) -> object:
-            return handler(delivery)
-
-        running = Running(AioWorker(aio.Queue(aio.Broker(queue._port), queue._log), awaited))
-    else:
-        running = place.work(queue, handler)
+    running = on_the_loop(queue, handler) if place.kind == "asyncio" else place.work(queue, handler)
     handler.wait(2)
     running.stop()
     assert running.counts == (1, 1, 0)
+
+
+class Ending(BaseException):
+    """As some libraries end their own threads and tasks."""
+
+
+class Later(penstock.Retry):
+    def __init__(self) -> None:  # without what it is to call
+        pass
+
+
+def never() -> penstock.Retry:
+    found = penstock.Retry(delay=1)
+    found.delay = -1
+    return found
+
+
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (Mute(), "Mute"),
+        (Ending("ended"), "Ending: ended"),
+        (GeneratorExit(), "GeneratorExit: "),
+        (StopIteration("no more"), "StopIteration"),
+        (StopAsyncIteration("no more"), "StopAsyncIteration: no more"),
+        (BaseExceptionGroup("several", [Ending()]), "BaseExceptionGroup: several (1 sub-exception)"),
+        (Later(), None),
+        (never(), "InvalidArgument: delay is -1"),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_an_error_of_any_kind_ends_the_worker_or_is_tried_for_ever(
+    place: Place, error: BaseException, said: str | None
+) -> None:
+    queue = place.broker.queue("orders", max_attempts=2, backoff=None)
+    queue.publish_many([b"poison", b"good"])
+    handled = Counted(error, None, error)
+    running = on_the_loop(queue, handled) if place.kind == "asyncio" else place.work(queue, handled)
+    handled.wait(3)
+    assert running.stop() is True
+    assert running.counts == (1, 2, 0)
+    (dead,) = place.broker.get_queue("orders.dlq").peek(9)
+    assert (dead.payload, dead.headers["x-reason"]) == (b"poison", "max-attempts")
+    assert (said or "") in dead.headers.get("x-error", "")
+
+
+# --- handlers that only promise to work ---
+
+
+async def shout(delivery: Any) -> None:
+    await asyncio.sleep(0)
+    heard.append(delivery.payload)
+    if delivery.payload == b"bad":
+        raise ValueError("bad one")
+
+
+def traced(handler: Handler) -> Handler:
+    """As decorators are that know nothing of coroutines."""
+
+    @functools.wraps(handler)
+    def wrapper(delivery: Any) -> object:
+        return handler(delivery)
+
+    return wrapper
+
+
+async def passed_on(delivery: Any) -> Any:
+    return shout(delivery)
+
+
+def yielding(delivery: Any) -> Iterator[None]:
+    heard.append(delivery.payload)
+    yield
+
+
+async def yielding_aio(delivery: Any) -> AsyncIterator[None]:
+    heard.append(delivery.payload)
+    yield
+
+
+async def passing_on_a_generator(delivery: Any) -> Any:
+    return yielding(delivery)
+
+
+class Promise:
+    def __await__(self) -> Iterator[None]:
+        heard.append(b"awaited")
+        yield
+
+
+heard: list[bytes] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_heard() -> None:
+    heard.clear()
+
+
+def aio_queue(queue: sync.Queue) -> aio.Queue:
+    return aio.Queue(aio.Broker(queue._port), queue._log)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [traced(shout), passed_on, traced(passed_on)],
+    ids=["by a function", "by a coroutine", "by both"],
+)
+def test_a_coroutine_that_was_returned_is_never_awaited(
+    home: tuple[Embedded, ManualClock], handler: Handler
+) -> None:
+    port, _ = home
+    queue = sync.Broker(port).queue("orders", max_attempts=1)
+    queue.publish_many([b"a", b"bad", b"b"])
+    left = threading.Semaphore(0)
+
+    def counted(delivery: aio.Delivery) -> object:
+        left.release()
+        return handler(delivery)
+
+    running = Running(AioWorker(aio_queue(queue), counted))
+    for _ in range(3):
+        left.acquire()
+    assert running.stop() is True
+    assert heard == [b"a", b"bad", b"b"]
+    assert running.counts == (2, 1, 0)
+    (dead,) = sync.Broker(port).get_queue("orders.dlq").peek(9)
+    assert dead.headers["x-error"] == "ValueError: bad one"
+
+
+@pytest.mark.parametrize(
+    ("kind", "handler", "advice"),
+    [
+        ("threads", traced(shout), "penstock.aio.Worker"),
+        ("threads", lambda _: Promise(), "penstock.aio.Worker"),
+        ("threads", yielding, "yield"),
+        ("threads", yielding_aio, "yield"),
+        ("asyncio", yielding, "yield"),
+        ("asyncio", yielding_aio, "yield"),
+        ("asyncio", passing_on_a_generator, "yield"),
+    ],
+)  # fmt: skip
+def test_a_promise_of_work_is_acknowledged(
+    home: tuple[Embedded, ManualClock],
+    kind: str,
+    handler: Handler,
+    advice: str,
+    caplog: pytest.LogCaptureFixture,
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    port, _ = home
+    queue = sync.Broker(port).queue("orders", max_attempts=2, backoff=None)
+    queue.publish_many([b"a", b"b"])
+    left = threading.Semaphore(0)
+
+    def counted(delivery: Any) -> object:
+        left.release()
+        return handler(delivery)
+
+    running = Running(Worker(queue, counted) if kind == "threads" else AioWorker(aio_queue(queue), counted))
+    for _ in range(4):
+        left.acquire()
+    assert running.stop() is True
+    assert (heard, running.counts) == ([], (0, 4, 0))
+    dead = sync.Broker(port).get_queue("orders.dlq").peek(9)
+    assert [one.payload for one in dead] == [b"a", b"b"]
+    assert all("the handler returned" in one.headers["x-error"] for one in dead)
+    assert all(advice in one.headers["x-error"] for one in dead)
+    assert [record.levelname for record in caplog.records].count("ERROR") == 1
+    gc.collect()
+    assert [str(one.message) for one in recwarn] == []
 
 
 def test_messages_are_handled_one_after_the_other_whatever_the_concurrency(place: Place) -> None:
@@ -410,6 +587,139 @@ def test_a_handler_cannot_stop_its_worker(place: Place) -> None:
     assert (worker.processed, queue.depth()) == (1, 1)
 
 
+class Deaf:
+    """A coroutine function that does not hear when it is cancelled, and ends when it is let."""
+
+    def __init__(self) -> None:
+        self.begun = threading.Semaphore(0)
+        self.ended = threading.Semaphore(0)
+        self.go_on = threading.Event()
+        self.seen: list[bytes] = []
+
+    async def __call__(self, delivery: aio.Delivery) -> None:
+        self.seen.append(delivery.payload)
+        self.begun.release()
+        while not self.go_on.is_set():
+            with suppress(asyncio.CancelledError):
+                await asyncio.to_thread(self.go_on.wait)
+        self.ended.release()
+
+
+@pytest.mark.parametrize("how", ["stopped at once", "stopped, then at once", "cancelled"])
+def test_a_handler_that_swallows_cancellation_keeps_the_worker_or_the_lease(
+    home: tuple[Embedded, ManualClock],
+    how: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(worker_module, "GRACE_S", 0.0)
+    port, _ = home
+    queue = sync.Broker(port).queue("orders")
+    queue.publish_many([b"a", b"b", b"c"])
+    deaf = Deaf()
+
+    async def main() -> None:
+        worker = AioWorker(aio_queue(queue), deaf, concurrency=2, prefetch=3)
+        running = asyncio.create_task(worker.run())
+        for _ in range(2):
+            await asyncio.to_thread(deaf.begun.acquire)
+        if how == "cancelled":
+            running.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await running
+        else:
+            if how == "stopped, then at once":
+                worker.stop()
+            worker.stop(now=True)
+            assert await running is False
+        assert (queue.stats().ready, queue.stats().leased) == (3, 0)
+        deaf.go_on.set()  # at last: its outcome comes too late, and it begins nothing more
+        for _ in range(2):
+            await asyncio.to_thread(deaf.ended.acquire)
+        await asyncio.gather(*(task for task in asyncio.all_tasks() if task is not asyncio.current_task()))
+        assert (worker.processed, worker.failed, worker.lost) == (0, 0, 2)
+
+    asyncio.run(main())
+    assert deaf.seen == [b"a", b"b"]
+    assert queue.stats().ready == 3
+    assert "2 handlers of 'orders' have not ended" in caplog.text
+
+
+def test_a_cancelled_handler_is_disturbed_while_it_clears_up(home: tuple[Embedded, ManualClock]) -> None:
+    port, _ = home
+    queue = sync.Broker(port).queue("orders")
+    queue.publish(b"a")
+    cleared: list[str] = []
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def handler(_delivery: aio.Delivery) -> None:
+            begun.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                for _ in range(20):  # while the worker goes about ending
+                    await asyncio.sleep(0)
+                cleared.append("up")
+
+        worker = AioWorker(aio_queue(queue), handler)
+        running = asyncio.create_task(worker.run())
+        await begun.wait()
+        worker.stop(now=True)
+        assert await running is False
+
+    asyncio.run(main())
+    assert cleared == ["up"]
+    assert queue.stats().ready == 1
+
+
+def test_a_handler_that_ends_by_itself_after_all_is_given_another_message(
+    home: tuple[Embedded, ManualClock],
+) -> None:
+    port, _ = home
+    queue = sync.Broker(port).queue("orders")
+    queue.publish_many([b"a", b"b", b"c"])
+    seen: list[bytes] = []
+
+    async def main() -> None:
+        begun = asyncio.Event()
+
+        async def handler(delivery: aio.Delivery) -> None:
+            seen.append(delivery.payload)
+            begun.set()
+            with suppress(asyncio.CancelledError):
+                await asyncio.Event().wait()
+
+        worker = AioWorker(aio_queue(queue), handler, prefetch=3)
+        running = asyncio.create_task(worker.run())
+        await begun.wait()
+        worker.stop(now=True)
+        assert await running is False
+        assert worker.processed == 1
+
+    asyncio.run(main())
+    assert seen == [b"a"]
+    assert queue.stats().ready == 2
+
+
+def test_two_workers_of_one_name_take_from_one_another(place: Place) -> None:
+    queue = place.broker.queue("orders")
+    queue.publish_many([b"a", b"b"])
+    gates = [Gate(), Gate()]
+    running = []
+    for gate in gates:
+        running.append(place.work(queue, gate, name="w"))
+        gate.begun.acquire()
+    running[0].worker.stop(now=True)
+    assert queue.receive(timeout=None) is not None  # what the first had
+    for gate in gates:
+        gate.open.set()
+    assert [one.stop() for one in running] == [False, True]
+    assert [one.worker.name for one in running] == ["w", "w~2"]
+    assert running[1].counts == (1, 0, 0)
+
+
 def test_a_cancelled_run_keeps_its_leases(home: tuple[Embedded, ManualClock]) -> None:
     port, _ = home
 
@@ -541,11 +851,24 @@ def test_a_broker_that_says_closed_is_asked_again(place: Place) -> None:
         ({"concurrency": 5000}, "from 1 to 4096"),
         ({"concurrency": 4, "prefetch": 3}, "not below"),
         ({"prefetch": 0}, "prefetch is 0"),
+        ({"receive_backoff": 1}, "receive_backoff is 1"),
     ],
 )
 def test_bad_settings_are_taken(settings: dict[str, Any], said: str) -> None:
     with penstock.open() as broker, pytest.raises(InvalidArgument, match=said):
         penstock.Worker(broker.queue("orders"), print, **settings)
+
+
+def test_an_odd_setting_is_an_error_of_others() -> None:
+    with penstock.open() as broker:
+        queue = broker.queue("orders")
+        for odd in oddities().values():
+            for field in ("queue", "handler", "concurrency", "prefetch", "name", "receive_backoff"):
+                with suppress(PenstockError):
+                    penstock.Worker(**{"queue": queue, "handler": print, field: odd})
+            with suppress(PenstockError):
+                penstock.Retry(odd, delay=odd)
+            penstock.Reject(odd)
 
 
 def test_the_wrong_kind_of_queue_or_handler_is_taken() -> None:

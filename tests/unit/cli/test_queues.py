@@ -38,6 +38,12 @@ def process(*arguments: object, **settings: Any) -> subprocess.CompletedProcess[
     )
 
 
+def without(closed: str, *arguments: object) -> subprocess.CompletedProcess[str]:
+    """A command for which a shell closes some of its streams."""
+    shell = ["sh", "-c", f'"$@" {closed}', "sh", *COMMAND, *map(str, arguments)]
+    return subprocess.run(shell, capture_output=True, text=True, check=False, timeout=60)
+
+
 def on(path: Path, command: list[str]) -> list[str]:
     return [command[0], str(path), *command[1:]]
 
@@ -187,6 +193,23 @@ def test_publish_used_wrongly_makes_a_directory(arguments: list[str], tmp_path: 
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("arguments", [["-"], ["--lines"]])
+def test_publish_from_a_closed_stdin_is_a_traceback_or_makes_a_directory(
+    arguments: list[str], tmp_path: Path
+) -> None:
+    done = without("<&-", "publish", tmp_path / "q", "orders", *arguments)
+    assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
+    assert "standard input is closed" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_publish_needs_the_streams_that_it_does_not_use(closed: str, tmp_path: Path) -> None:
+    done = without(closed, "publish", tmp_path / "q", "orders", "a")
+    assert (done.returncode, done.stderr) == (0, "")
+    assert payloads(tmp_path / "q") == [b"a"]
+
+
 # --- receive and peek ---
 
 
@@ -252,6 +275,21 @@ def test_what_nobody_reads_is_acknowledged(place: Path) -> None:
     os.close(writing)
     assert done.returncode == 1  # nothing was received by anybody
     assert payloads(place) == [b"a", b"b", b"c"]
+
+
+@pytest.mark.parametrize("how", [[], ["--json"], ["--raw", "-n", "3"], ["--no-ack"], ["--follow"]])
+def test_what_is_received_without_a_stdout_is_acknowledged(place: Path, how: list[str]) -> None:
+    done = without(">&-", "receive", place, "orders", *how)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert "standard output is closed" in done.stderr
+    (first, *_) = answers(run("receive", place, "orders", "-n", "3", "--json"))
+    assert first["attempt"] == 1
+
+
+@pytest.mark.parametrize("command", [["peek", "orders"], ["stats"], ["queues"]])
+def test_a_look_without_a_stdout_is_an_error(place: Path, command: list[str]) -> None:
+    done = without(">&-", *on(place, command))
+    assert (done.returncode, done.stderr) == (0, "")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs Linux's /dev/full")
@@ -329,8 +367,11 @@ def test_redrive_used_wrongly_moves_something(failed: Path, wrong: list[str]) ->
 # --- work ---
 
 SHOP = """
-import asyncio, sys
+import asyncio, functools, sys, threading
 import penstock
+import penstock.broker.worker
+
+penstock.broker.worker.GRACE_S = 0.01
 
 def handle(delivery):
     print("begun", delivery.payload.decode(), flush=True)
@@ -340,6 +381,22 @@ def handle(delivery):
 
 async def handle_aio(delivery):
     await asyncio.to_thread(handle, delivery)
+
+@functools.wraps(handle_aio)
+def handle_traced(delivery):
+    return handle_aio(delivery)
+
+async def handle_deaf(delivery):
+    print("begun", delivery.payload.decode(), flush=True)
+    while True:
+        try:
+            await asyncio.sleep(1000)
+        except:
+            pass
+
+async def handle_stuck(delivery):
+    print("begun", delivery.payload.decode(), flush=True)
+    await asyncio.to_thread(threading.Event().wait)
 
 number = 7
 """
@@ -352,7 +409,7 @@ def shop(tmp_path: Path) -> Path:
     return tmp_path
 
 
-@pytest.mark.parametrize("function", ["handle", "handle_aio"])
+@pytest.mark.parametrize("function", ["handle", "handle_aio", "handle_traced"])
 def test_sigterm_breaks_off_what_is_in_hand(place: Path, shop: Path, function: str) -> None:
     run("publish", place, "orders", "bad", "--priority", "0")
     command = [
@@ -382,8 +439,9 @@ def test_sigterm_breaks_off_what_is_in_hand(place: Path, shop: Path, function: s
     assert payloads(place, "orders.dlq") == [b"bad"]
 
 
-def test_a_second_signal_waits_or_exits_0(place: Path, shop: Path) -> None:
-    command = [*COMMAND, "work", str(place), "orders", "shop_of_test:handle", "-c", "2"]
+@pytest.mark.parametrize("function", ["handle", "handle_aio", "handle_deaf", "handle_stuck"])
+def test_a_second_signal_waits_or_exits_0(place: Path, shop: Path, function: str) -> None:
+    command = [*COMMAND, "work", str(place), "orders", f"shop_of_test:{function}", "-c", "2"]
     with subprocess.Popen(
         command, cwd=shop, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     ) as working:
@@ -395,7 +453,10 @@ def test_a_second_signal_waits_or_exits_0(place: Path, shop: Path) -> None:
             working.send_signal(signal.SIGINT)
             assert said in working.stderr.readline()
         assert working.wait(60) == 130
-        assert working.stderr.read() == ""
+        said = working.stderr.read()
+        assert (
+            ("2 handlers of 'orders' have not ended" in said) if function == "handle_deaf" else (said == "")
+        )
     assert payloads(place) == [b"a", b"b", b"c"]
 
 

@@ -35,8 +35,8 @@ class Machine:
             make_room=self._make_room,
         )
 
-    def _make_room(self, size: int) -> None:
-        if not self.room:
+    def _make_room(self, size: int, settling: bool) -> None:
+        if not self.room and not settling:
             raise DiskFull(f"no room for {size} bytes")
 
     def _fetch(self, log: Log, offsets: Sequence[int]) -> list[Content | None]:

@@ -246,6 +246,54 @@ def test_a_letter_that_cannot_be_read_takes_others_with_it() -> None:
     assert (log.depth, machine.log("q.dlq").depth) == (0, 2)
 
 
+@pytest.mark.parametrize("how", ["purge", "expire"])
+def test_scattered_messages_that_end_together_are_one_unit(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(engines, "SETTLED_AT_ONCE", 10)
+    machine = Machine()
+    log = machine.declare()
+    mortal = [NOW + SECOND_US if number % 2 else None for number in range(95)]
+    machine.publish(log, *[b"x"] * 95, expires_at=mortal, priority=[number % 2 for number in range(95)])
+    assert machine.lease(log, 48) == list(range(0, 95, 2))
+    machine.units.clear()
+    if how == "purge":
+        change = Change()
+        assert machine.engine.purge(log, NOW, change) == 47
+        machine.done(change)
+    else:
+        machine.pass_time(1)
+    assert [len(unit) for unit in machine.units] == [1] * 5
+    ended = [event for unit in machine.units for event in unit if isinstance(event, Settled)]
+    assert [len(event.offsets) for event in ended] == [10, 10, 10, 10, 7]
+    assert [offset for event in ended for offset in event.offsets] == list(range(1, 95, 2))
+    for twin in (machine.replayed(), machine.restored()):
+        assert (twin.log().depth, twin.lease(twin.log(), 99)) == (48, list(range(0, 95, 2)))
+
+
+def test_what_is_ended_with_many_others_stays_somewhere() -> None:
+    machine = Machine()
+    log = machine.declare(ordering="key", visibility_timeout=None)
+    keys = ["a" if number % 3 == 0 else None for number in range(60)]
+    later = [NOW + 99 * SECOND_US if number % 7 == 0 else None for number in range(60)]
+    end = NOW + 50 * SECOND_US
+    ends = [end if number % 2 else None for number in range(60)]
+    machine.publish(log, *[b"x"] * 60, key=keys, deliver_at=later, expires_at=ends)
+    held = machine.lease(log, 20)
+    machine.settle(log, "nack", *held[:10], delay_us=60 * SECOND_US)
+    machine.pass_time(50)
+    kept = {offset for offset in range(60) if offset % 2 == 0} | set(held[10:])
+    assert {offset for gap in log.group().settled.gaps(0, 60) for offset in gap} == kept
+    machine.settle(log, "ack", *held[10:])
+    came = list[int]()
+    for _ in range(60):  # one of the key at a time
+        machine.pass_time(10)
+        offsets = machine.lease(log, 60)
+        if offsets:
+            machine.settle(log, "ack", *offsets)
+        came += offsets
+    assert sorted(came) == sorted(kept - set(held[10:]))
+    assert (log.depth, log.delayed_count, log.group().retrying, log.group().ready) == (0, 0, 0, 0)
+
+
 # --- a full disk ---
 
 
@@ -400,6 +448,6 @@ def test_the_same_seed_gives_other_backoffs() -> None:
 
 
 def test_an_engine_that_knows_nothing_has_names() -> None:
-    engine = Engine(seed=0, fetch=lambda *_: [], take_ids=lambda _n: [], make_room=lambda _n: None)
+    engine = Engine(seed=0, fetch=lambda *_: [], take_ids=lambda _n: [], make_room=lambda _n, _settling: None)
     assert engine.names("default") == []
     assert engine.next_us is None

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.events import FINAL, Action, Batch, Outcome, rising, runs
+from penstock.engine.events import Action, Batch, Outcome, parcels, rising, runs
 
 OFFSETS = st.lists(st.integers(0, 40), max_size=60)
 
@@ -52,8 +52,16 @@ def test_a_stored_number_changes() -> None:
     assert {one.name: one.value for one in Action} == {"DECLARE": 1, "ALTER": 2, "DELETE": 3}
 
 
-def test_a_message_that_goes_round_again_is_settled_for_good() -> None:
-    assert set(Outcome) - FINAL == {Outcome.RETRY, Outcome.RETURNED}
+@given(st.sets(st.integers(0, 60)), st.integers(1, 12))
+def test_parcels_lose_or_repeat_something_or_are_too_large(offsets: set[int], most: int) -> None:
+    found = list(parcels(runs(sorted(offsets)), most))
+    assert [offset for parcel in found for offset in parcel] == sorted(offsets)
+    assert all(isinstance(parcel, range) or len(parcel) <= most for parcel in found)
+
+
+def test_scattered_messages_take_a_parcel_each() -> None:
+    assert len(list(parcels(runs(list(range(0, 200, 2))), 10))) == 10
+    assert list(parcels([range(0, 30), range(40, 41), range(42, 43)], 10)) == [range(0, 30), [40, 42]]
 
 
 def batch() -> Batch:

@@ -97,7 +97,7 @@ def _at_most_once(machine: Machine, log: Log, count: int) -> None:
 def test_the_priorities_of_settled_messages_are_kept(
     monkeypatch: pytest.MonkeyPatch, consume: Callable[[Machine, Log, int], None]
 ) -> None:
-    monkeypatch.setattr(logs, "RUNS_KEPT", 20)
+    monkeypatch.setattr(logs, "FEW_KEPT", 20)
     machine = Machine()
     log = machine.declare()
     kept = 0
@@ -111,7 +111,7 @@ def test_the_priorities_of_settled_messages_are_kept(
 def test_the_priority_of_a_message_that_is_left_is_forgotten_with_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(logs, "RUNS_KEPT", 20)
+    monkeypatch.setattr(logs, "FEW_KEPT", 20)
     machine = Machine()
     log = machine.declare()
     machine.publish(log, b"first", priority=7)

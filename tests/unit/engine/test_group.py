@@ -18,7 +18,7 @@ def group_with(*offsets: int) -> Group:
 
 
 def lease(group: Group, number: int, wanted: int) -> None:
-    group.lease(Lease(number, group.lanes.take(wanted), "c", None))
+    group.leases.add(Lease(number, group.lanes.take(wanted), "c", None))
 
 
 # --- leases ---

@@ -67,6 +67,20 @@ def test_a_message_that_was_leased_twice_is_in_two_places() -> None:
     assert twin.lease(twin.log(), 9) == [0]
 
 
+def test_a_clock_that_was_set_back_has_what_was_due_go_behind_what_came_later() -> None:
+    machine = Machine()
+    log = machine.declare()
+    machine.publish(log, b"delayed", deliver_at=NOW + 5 * SECOND_US)
+    machine.pass_time(10)
+    machine.publish(log, b"1")
+    machine.publish(log, b"2", b"3")
+    twin = Machine()
+    for _, event in machine.events:
+        replay(twin.engine, event, NOW - 3600 * SECOND_US)  # what the wall clock said
+    assert twin.log().group().ready == 4
+    assert twin.lease(twin.log(), 9) == machine.lease(log, 9) == [0, 1, 2, 3]
+
+
 def test_the_lease_of_a_delayed_message_is_forgotten_if_the_clock_of_its_frame_is_behind() -> None:
     machine = Machine()
     log = machine.declare(max_attempts=1)
@@ -259,6 +273,6 @@ def test_an_engine_that_is_restored_gives_other_bytes() -> None:
     for step in (("publish", 4, 1), ("delayed", 3, 40), ("mortal", 2, 60), ("lease", 2, 0), ("nack", 0, 1)):
         perform(machine, log, step)
     data = machine.engine.encode()
-    twin = Engine(seed=0, fetch=lambda *_: [], take_ids=lambda _n: [], make_room=lambda _n: None)
+    twin = Engine(seed=0, fetch=lambda *_: [], take_ids=lambda _n: [], make_room=lambda _n, _settling: None)
     twin.restore(data)
     assert twin.encode() == data

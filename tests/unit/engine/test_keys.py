@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from time import perf_counter
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,6 +48,36 @@ def test_a_message_without_a_key_frees_somebody() -> None:
     keys.arrive("a", 1)
     assert keys.settled(17) is None
     assert keys.is_parked(1)
+
+
+def test_an_older_message_that_takes_the_place_loses_the_younger_one() -> None:
+    keys = Keys()
+    for offset in (5, 9):
+        keys.arrive("a", offset)
+    keys.take_place("a", 2)
+    assert (keys.foremost("a"), keys.parked, keys.parked_offsets()) == (2, 2, [5, 9])
+    assert [keys.is_parked(offset) for offset in (2, 5, 9)] == [False, True, True]
+    assert [keys.settled(offset) for offset in (2, 5, 9)] == [5, 9, None]
+    assert (bool(keys), keys.parked) == (False, 0)
+
+
+def quickest_settlement_s(parked: int) -> float:
+    """How long it takes to settle a hundred messages of a key behind which so many wait: the best of several."""
+    keys = Keys()
+    for offset in range(parked):
+        keys.arrive("hot", offset)
+    took = []
+    for first in range(0, 1000, 100):
+        began = perf_counter()
+        for offset in range(first, first + 100):
+            keys.settled(offset)
+        took.append(perf_counter() - began)
+    return min(took)
+
+
+def test_settling_takes_longer_the_more_wait_behind_a_key() -> None:
+    # Moving everything up by one takes a hundred times as long, not ten.
+    assert quickest_settlement_s(300_000) < 10 * quickest_settlement_s(2000)
 
 
 STEPS = st.lists(st.tuples(st.booleans(), st.sampled_from("abc"), st.integers(0, 99)), max_size=80)

@@ -7,6 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.engine.events import runs
 from penstock.engine.lane import Lane, Lanes, Piece, part, size
 
 PRIORITIES = st.integers(0, 2)
@@ -118,6 +119,23 @@ def test_a_range_that_is_only_partly_here_is_removed_from_elsewhere() -> None:
     assert offsets(lane.take(9)) == [4, 11]
 
 
+def test_removing_many_takes_a_neighbour_or_changes_the_order() -> None:
+    lane = lane_of((0, 10), (20, 25), (12, 13))  # the last one arrived late
+    taken = lane.take(4)[0]
+    lane.put_back(part(taken, 1, 3))
+    gone = lane.remove_all([range(2, 3), range(5, 7), range(12, 13), range(24, 40)])
+    assert sorted(offsets(gone)) == [2, 5, 6, 12, 24]
+    assert offsets(list(lane.pieces())) == [1, 4, 7, 8, 9, 20, 21, 22, 23]
+    assert lane.count == 9
+
+
+def test_a_message_that_arrived_late_is_not_found_where_places_and_offsets_differ() -> None:
+    lane = lane_of((8, 9), (3, 4), (9, 10), (1, 2))
+    for offset in (3, 9, 1, 8):
+        assert offsets(lane.remove(offset, offset + 1)) == [offset]
+    assert (lane.count, lane.remove(3, 4)) == (0, [])
+
+
 # --- against a list ---
 
 STEPS = st.lists(
@@ -127,6 +145,8 @@ STEPS = st.lists(
         st.tuples(st.just("take"), st.integers(1, 7), st.just(0)),
         st.tuples(st.just("return"), st.integers(0, 99), st.just(0)),
         st.tuples(st.just("remove"), st.integers(0, 60), st.integers(1, 9)),
+        st.tuples(st.just("remove all"), st.sets(st.integers(0, 60), max_size=30), st.just(0)),
+        st.tuples(st.just("remove anywhere"), st.integers(0, 60), st.just(0)),
         st.tuples(st.just("store"), st.just(0), st.just(0)),
     ),
     max_size=60,
@@ -151,7 +171,10 @@ class Naive:
         return taken
 
     def remove(self, priority: int, start: int, stop: int) -> list[int]:
-        gone = [one for one in self.ready if one[0] == priority and start <= one[2] < stop]
+        return self.remove_all(priority, set(range(start, stop)))
+
+    def remove_all(self, priority: int, offsets: set[int]) -> list[int]:
+        gone = [one for one in self.ready if one[0] == priority and one[2] in offsets]
         self.ready = [one for one in self.ready if one not in gone]
         return sorted(one[2] for one in gone)
 
@@ -184,6 +207,14 @@ def test_lanes_differ_from_a_list(steps: list[tuple[str, Any, Any]]) -> None:
             for priority in range(3):
                 gone = lanes.remove(priority, first, first + second)
                 assert sorted(offsets(gone)) == naive.remove(priority, first, first + second)
+        elif what == "remove all" and first:
+            for priority in range(3):
+                gone = lanes.remove_all(priority, runs(sorted(first)))
+                assert sorted(offsets(gone)) == naive.remove_all(priority, first)
+        elif what == "remove anywhere":
+            gone = lanes.remove_anywhere(first)
+            here = [offset for priority in range(3) for offset in naive.remove_all(priority, {first})]
+            assert offsets(gone) == here
         elif what == "store":
             lanes = Lanes.decode(lanes.encode())
         assert lanes.count == len(naive.ready)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from penstock.argument import quoted
 from penstock.clock import ManualClock
 from penstock.engine import letter
 from penstock.limits import ERROR_CHARS_MAX
+from tests.conformance.oddities import Faceless, Mute, Sullen, SullenText
 
 NOW = ManualClock.START_US
 
@@ -65,7 +67,13 @@ def test_a_header_of_the_publisher_is_lost_on_the_way_back() -> None:
         ("a\ud800b", "a?b"),
         ("e" * ERROR_CHARS_MAX, "e" * ERROR_CHARS_MAX),
         ("e" * (ERROR_CHARS_MAX + 1), "e" * (ERROR_CHARS_MAX - 1) + "…"),
+        (Mute(), "Mute"),
+        (Sullen(), "Sullen"),
+        (SullenText("text"), "SullenText"),
+        (10**5000, "int"),
+        (Faceless(), "Faceless"),
     ],
+    ids=quoted,
 )
 def test_an_error_is_not_told_or_grows_without_a_bound(error: object, text: str | None) -> None:
     assert letter.error_text(error) == text

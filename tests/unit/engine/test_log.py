@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.clock import SECOND_US
 from penstock.engine.change import Change
-from penstock.engine.log import Log, Runs, is_plain
+from penstock.engine.log import FEW_KEPT, Log, Runs, is_plain
 from penstock.policy import Policy
 from tests.unit.engine.specimen import NOW, Machine
 
@@ -283,3 +283,16 @@ def test_the_next_moment_of_some_kind_is_missed() -> None:
 def test_a_policy_that_needs_more_is_plain(policy: dict[str, Any]) -> None:
     assert is_plain(Policy.of())
     assert not is_plain(Policy.of(**policy))
+
+
+def test_the_expiry_of_what_was_settled_long_ago_is_kept() -> None:
+    machine = Machine()
+    log = machine.declare()
+    for number in range(5 * FEW_KEPT):
+        machine.publish(log, b"x", expires_at=NOW + 3600 * SECOND_US)
+        machine.lease(log)
+        machine.settle(log, "ack", number)
+    assert len(log.expiries) <= FEW_KEPT + 2
+    machine.publish(log, b"y", expires_at=NOW + 10 * SECOND_US)
+    machine.pass_time(11)
+    assert log.depth == 0

@@ -53,7 +53,9 @@ class Harness:
         self.shelf: dict[tuple[int, int], Content] = {}
         self.events: list[tuple[Event, int]] = []
         self.snapshot: tuple[bytes, int] | None = None
-        self.engine = Engine(seed=1, fetch=self._fetch, take_ids=self.take_ids, make_room=lambda _size: None)
+        self.engine = Engine(
+            seed=1, fetch=self._fetch, take_ids=self.take_ids, make_room=lambda _size, _settling: None
+        )
         self.engine.begin_epoch(epoch)
         self._ids = epoch << 32
 

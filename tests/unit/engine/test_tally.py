@@ -13,7 +13,6 @@ from penstock.errors import InvalidArgument
 from penstock.limits import ATTEMPTS_MAX
 
 ITEMS = st.integers(-3, 60)
-BOUNDS = st.tuples(ITEMS, ITEMS)
 FAILURES = st.tuples(st.integers(0, 3), st.none() | st.integers(-2, 2**63 - 1))
 
 
@@ -41,11 +40,6 @@ class CountedTwice(RuleBasedStateMachine):
         self.tally.discard(item)
         self.plain.pop(item, None)
 
-    @rule(bounds=BOUNDS)
-    def discard_range(self, bounds: tuple[int, int]) -> None:
-        self.tally.discard_range(*bounds)
-        self.plain = {item: one for item, one in self.plain.items() if not bounds[0] <= item < bounds[1]}
-
     @rule()
     def store_and_load(self) -> None:
         self.tally = Tally.decode(self.tally.encode())
@@ -61,14 +55,6 @@ class CountedTwice(RuleBasedStateMachine):
 
 TestTallyDiffersFromADictionary = CountedTwice.TestCase
 TestTallyDiffersFromADictionary.settings = settings(max_examples=60, stateful_step_count=25, deadline=None)
-
-
-def test_a_range_wider_than_the_tally_leaves_something() -> None:
-    tally = Tally()
-    for item in range(0, 2**60, 2**50):
-        tally.set(item, 1, None)
-    tally.discard_range(1, 2**60)
-    assert list(tally.items()) == [(0, 1, None)]
 
 
 def room_bytes(tally: Tally) -> int:
@@ -89,7 +75,8 @@ def test_a_tally_that_empties_keeps_its_memory() -> None:
     tally = Tally()
     for item in range(50_000):
         tally.set(item, 1, item)
-    tally.discard_range(0, 49_990)
+    for item in range(49_990):
+        tally.discard(item)
     assert len(tally) == 10
     assert room_bytes(tally) < 10_000
 

@@ -58,12 +58,6 @@ class WaitingTwice(RuleBasedStateMachine):
         assert self.timeline.pop_due(now) == sorted(pair for pair in self.plain if pair[0] <= now)
         self.plain = [pair for pair in self.plain if pair[0] > now]
 
-    @rule(now=DUES)
-    def pop_items(self, now: int) -> None:
-        due = sorted(pair for pair in self.plain if pair[0] <= now)
-        assert self.timeline.pop_due_items(now) == [item for _, item in due]
-        self.plain = [pair for pair in self.plain if pair[0] > now]
-
     @rule()
     def store_and_load(self) -> None:
         self.timeline = Timeline.decode(self.timeline.encode())
@@ -150,14 +144,6 @@ def test_an_entry_can_be_cancelled_twice() -> None:
     assert waiting.discard(5, 500)
     assert not waiting.discard(5, 500)
     assert len(waiting) == 999
-
-
-def test_clearing_leaves_something() -> None:
-    waiting = Timeline()
-    waiting.add_many(5, range(1000))
-    waiting.add(3, 1)
-    waiting.clear()
-    assert (len(waiting), waiting.next_us, waiting.pop_due(9), waiting.encode()) == (0, None, [], (b"", b""))
 
 
 def test_equal_timelines_are_stored_differently() -> None:

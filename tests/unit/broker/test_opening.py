@@ -1,0 +1,70 @@
+"""What a broker is opened with; what is wrong with that is said before anything is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import penstock
+from penstock.argument import quoted
+from penstock.clock import ManualClock, SystemClock
+from penstock.errors import InvalidArgument, PenstockError
+from tests.conformance.oddities import Refusal, oddities
+
+
+def chances(broker: penstock.broker.sync.Broker) -> list[float]:
+    port: Any = broker._port
+    return [port.core.engine._chance.unit() for _ in range(5)]
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+def test_what_failed_together_in_two_processes_is_retried_together(where: str, tmp_path: Path) -> None:
+    seen = []
+    for name in ("one", "two", "one"):  # the last is the first again
+        with penstock.open(tmp_path / name if where == "disk" else None) as broker:
+            seen.append(tuple(chances(broker)))
+    assert len(set(seen)) == 3
+
+
+def test_who_brings_a_clock_never_sees_the_same_again() -> None:
+    one, two = (penstock.open(clock=ManualClock()) for _ in range(2))
+    assert chances(one) == chances(two)
+
+
+SETTINGS = ["durability", "commit_interval_ms", "segment_bytes", "node", "clock"]
+
+
+class Pathless:
+    def __fspath__(self) -> str:
+        raise Refusal
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize("field", SETTINGS)
+def test_an_odd_setting_is_an_error_of_others(where: str, field: str, tmp_path: Path) -> None:
+    path = tmp_path / "q" if where == "disk" else None
+    for odd in oddities().values():
+        given: dict[str, Any] = {field: odd}
+        with suppress(PenstockError):
+            penstock.open(path, **given).close()
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", b"q", 7, True, object(), Pathless()], ids=quoted)
+def test_an_odd_path_is_an_error_of_others_or_taken(
+    path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match="^path is "):
+        penstock.open(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("kind", [str, Path])
+def test_a_path_is_another(kind: Callable[[Path], Any], tmp_path: Path) -> None:
+    with penstock.open(kind(tmp_path / "q"), clock=SystemClock()) as broker:
+        broker.queue("orders")
+    assert (tmp_path / "q").is_dir()
