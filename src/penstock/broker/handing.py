@@ -96,11 +96,11 @@ class Handing:
                 # He may have been answered meanwhile, if the queue was deleted, or the broker failed.
                 self.core.answer(waiting, ticket)
 
-    def give_up(self, waiting: Waiting) -> None:
-        """Somebody stops waiting. What was granted meanwhile goes back."""
+    def give_up(self, waiting: Waiting, *, granted: bool = True) -> None:
+        """Somebody stops waiting. What was `granted` meanwhile goes back, unless he still wants that."""
         with self.core.lock, self.core.whole:
-            self.core.leave(waiting)
-        if isinstance(waiting.outcome, Leasing):
+            self.core.answer(waiting, NOTHING)
+        if granted and isinstance(waiting.outcome, Leasing):
             waiting.outcome.abandon()
 
     def take_back(self, log: Log, granted: Granted) -> None:

@@ -175,6 +175,10 @@ class Waiting:
             with suppress(RuntimeError):  # the loop was closed: nobody is left to hear of it
                 self._loop.call_soon_threadsafe(_resolve, self._future)
 
+    def stop(self) -> None:
+        """Wait no longer: the answer is what was granted, or nothing."""
+        self.give_up(self, granted=False)
+
     def wait(self) -> Any:
         gate = threading.Lock()
         gate.acquire()

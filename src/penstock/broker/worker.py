@@ -41,7 +41,7 @@ from penstock.broker import aio, calls, sync
 from penstock.broker.deliveries import Leased, deliveries, receipts
 from penstock.broker.hands import Hands
 from penstock.broker.port import Port
-from penstock.broker.ticket import Ticket
+from penstock.broker.ticket import Ticket, Waiting
 from penstock.broker.verdict import (
     ACK,
     GIVE_BACK,
@@ -76,6 +76,9 @@ GRACE_S: Final = 3.0
 
 #: What `run(signals=True)` heeds.
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+
+#: What a lease is renewed for that need not end any more.
+DAY_US: Final = 24 * 3600 * SECOND_US
 
 _LOG: Final = logging.getLogger("penstock.worker")
 
@@ -129,6 +132,7 @@ class _Work:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._asked_to_stop = False
         self._now = False  # stopped at once
+        self._receiving: Ticket[Any] | None = None
         self._over = False  # nothing more is to be begun
         self._told_of_unfinished = False
         self._error: BaseException | None = None
@@ -196,7 +200,7 @@ class _Work:
             if self._asked_to_stop:  # before there was a loop to be told
                 self._on_stop()
             await self._stopping.wait()
-            await _cancelled([fetching])
+            await self._end(fetching)
             await self._give_back_unbegun()
             for _ in self._handling:
                 self._begun_next.put_nowait(None)
@@ -244,7 +248,7 @@ class _Work:
 
     async def _fetch_all(self) -> None:
         failures = 0
-        while True:
+        while not self._stopping.is_set():
             await self._has_room.wait()
             try:
                 found = await self._receive(self._prefetch - len(self._holding))
@@ -266,10 +270,21 @@ class _Work:
                 self._take(found)
 
     async def _receive(self, count: int) -> list[Leased]:
-        ticket = self._port.lease(
+        self._receiving = self._port.lease(
             self._queue._log, DEFAULT_GROUP, count, consumer=self.name, wait_us=None, keep=True
         )
-        return deliveries(self._delivery_kind, self._queue, await ticket.get())
+        try:
+            return deliveries(self._delivery_kind, self._queue, await self._receiving.get())
+        finally:
+            self._receiving = None
+
+    async def _end(self, fetching: asyncio.Task[None]) -> None:
+        """Fetch no more. What was granted already is taken: at most once means that nobody else will get it."""
+        if self._receiving is not None and not self._now:
+            if isinstance(self._receiving, Waiting):
+                self._receiving.stop()
+            await asyncio.wait([fetching])
+        await _cancelled([fetching])
 
     def _take(self, found: list[Leased]) -> None:
         renew_us = self._renew_us()
@@ -418,8 +433,9 @@ class _Work:
         return len(due) - len(lost)
 
     def _visible_us(self) -> int:
-        """For how long a lease is renewed: only those that end are."""
-        return round((self._queue.policy.visibility_timeout or 0) * SECOND_US)
+        """For how long a lease is renewed: only those that end are. If leases no longer end, these ended when they were begun."""
+        timeout = self._queue.policy.visibility_timeout
+        return DAY_US if timeout is None else round(timeout * SECOND_US)
 
     def _extending(self, found: list[Held]) -> Ticket[None]:
         (one,) = receipts([held.delivery for held in found], self._queue)

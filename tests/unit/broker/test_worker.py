@@ -476,6 +476,21 @@ def test_leases_without_an_end_are_renewed(place: Place) -> None:
     assert running.counts == (1, 0, 0)
 
 
+def test_a_lease_that_need_not_end_any_more_ends(place: Place) -> None:
+    queue = place.broker.queue("orders", visibility_timeout=30)
+    queue.publish(b"a")
+    gate = Gate()
+    running = place.work(queue, gate)
+    gate.begun.acquire()
+    queue.alter(visibility_timeout=None)
+    place.pass_time(25)
+    running.beat()
+    place.pass_time(1000)
+    gate.open.set()
+    running.stop()
+    assert running.counts == (1, 0, 0)
+
+
 @pytest.mark.parametrize("noticed", ["by the heartbeat", "when settling"])
 def test_the_outcome_of_a_lost_lease_counts(
     place: Place, noticed: str, caplog: pytest.LogCaptureFixture
