@@ -19,6 +19,7 @@ import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
+from weakref import WeakMethod
 
 from penstock import argument
 from penstock.errors import InvalidArgument
@@ -69,6 +70,8 @@ def nanoseconds_of(clock: Clock) -> Callable[[], int]:
 class ManualClock:
     """A clock that stands still until it is told to move.
 
+    A broker that was opened with it hears of every move: when `advance` returns, what was due has happened, and who waited for it is awake.
+
     >>> clock = ManualClock(start_us=1_000_000)
     >>> clock.advance(seconds=2.5)
     >>> clock.now_us(), clock.monotonic_us()
@@ -76,6 +79,9 @@ class ManualClock:
     >>> clock.set_back(seconds=1)  # the wall clock only
     >>> clock.now_us(), clock.monotonic_us()
     (2500000, 2500000)
+    >>> clock.set_forward(seconds=10)
+    >>> clock.now_us(), clock.monotonic_us()
+    (12500000, 2500000)
     """
 
     # 2026-01-01 UTC: a plausible present, after the epoch of the ids.
@@ -84,6 +90,7 @@ class ManualClock:
     def __init__(self, start_us: int = START_US) -> None:
         self._now_us = start_us
         self._monotonic_us = 0
+        self._followers: list[WeakMethod[Callable[[], object]]] = []
 
     def now_us(self) -> int:
         return self._now_us
@@ -96,10 +103,28 @@ class ManualClock:
         passed_us = _forward_us(seconds, us)
         self._now_us += passed_us
         self._monotonic_us += passed_us
+        self._tell()
 
     def set_back(self, seconds: float = 0, *, us: int = 0) -> None:
         """Let somebody turn the wall clock back; the monotonic one does not notice."""
         self._now_us -= _forward_us(seconds, us)
+        self._tell()
+
+    def set_forward(self, seconds: float = 0, *, us: int = 0) -> None:
+        """Let somebody turn the wall clock forward, or the machine sleep; the monotonic one does not notice."""
+        self._now_us += _forward_us(seconds, us)
+        self._tell()
+
+    def tell(self, follower: Callable[[], object]) -> None:
+        """Have a bound method called after every move, as long as its object is alive."""
+        alive = [one for one in self._followers if one() is not None]
+        self._followers = [*alive, WeakMethod(follower)]
+
+    def _tell(self) -> None:
+        for one in self._followers:
+            follower = one()
+            if follower is not None:
+                follower()
 
 
 def _forward_us(seconds: float, us: int) -> int:

@@ -16,9 +16,9 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
 
-from penstock.clock import ManualClock
 from tests.conformance.bridge import Bridged, Loop
 from tests.conformance.surface import Broker
+from tests.conformance.unheard import UnheardClock
 
 
 class Shell(Protocol):
@@ -84,7 +84,7 @@ class Home:
 
     def __init__(self, kind: Kind, directory: Path) -> None:
         self.kind = kind
-        self.clock = ManualClock()
+        self.clock = UnheardClock()
         self._directory = directory
         self._shell = kind.shell()
         self._opened: list[Any] = []

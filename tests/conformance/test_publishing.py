@@ -254,3 +254,13 @@ def test_what_is_just_allowed_is_refused(queue: Queue) -> None:
     found = queue.receive_many(3)
     assert payloads(found) == [b"a", b"c", b"b"]
     assert (len(found[1].headers["a"]), len(found[2].headers)) == (HEADERS_BYTES_MAX - 1, HEADERS_COUNT_MAX)
+
+
+@pytest.mark.parametrize("headers", [0, [], "", (), b"", False, set()], ids=_short)
+def test_something_empty_is_taken_for_no_headers(queue: Queue, headers: Any) -> None:
+    with unchanged(queue), pytest.raises(InvalidArgument, match="^headers is a "):
+        queue.publish(b"a", headers=headers)
+    with unchanged(queue), pytest.raises(InvalidArgument, match="^headers is a "):
+        queue.publish_many([b"a", Message(b"b", headers=headers)])
+    queue.publish(b"a", headers={})
+    assert dict(take(queue).headers) == {}

@@ -6,7 +6,17 @@ from datetime import timedelta
 
 import pytest
 
-from penstock import Backoff, InvalidArgument, LeaseLost, Message, PenstockError, Policy, QueueNotFound
+from penstock import (
+    Backoff,
+    InvalidArgument,
+    LeaseLost,
+    Message,
+    PenstockError,
+    Policy,
+    QueueFull,
+    QueueNotFound,
+)
+from penstock.clock import to_datetime
 from tests.conformance.conftest import Restart
 from tests.conformance.home import Home
 from tests.conformance.observations import (
@@ -399,3 +409,47 @@ def test_an_exactly_once_id_is_kept_for_ever_after_a_restart(home: Home, restart
     assert queue.publish(b"a", dedup_id="1") == second
     queue = restart(away=2).queue("orders")
     assert queue.publish(b"a", dedup_id="1") not in (first, second)
+
+
+# --- what a kill forgets, and the reference says so ---
+
+
+def test_the_first_failure_is_another_than_the_reference_says(home: Home, restart: Restart) -> None:
+    queue = home.broker.queue("orders", visibility_timeout=30, max_attempts=3)
+    queue.publish(b"a")
+    take(queue)
+    home.advance(30)  # its lease ends by itself
+    failed = to_datetime(home.clock.now_us()).isoformat()
+    home.advance(3600)
+    take(queue)
+    handed_out = to_datetime(home.clock.now_us()).isoformat()
+    closed = restart == home.reopen
+    queue = restart(away=3600).queue("orders")
+    take(queue).nack()
+    (letter,) = queue.dead_letters().peek(5)
+    assert letter.headers["x-first-failure"] == (failed if closed else handed_out)
+
+
+def test_the_first_failure_of_what_a_kill_interrupted_is_before_it_was_opened_again(
+    home: Home, restart: Restart
+) -> None:
+    queue = home.broker.queue("orders", max_attempts=2)
+    queue.publish(b"a")
+    take(queue)
+    queue = restart(away=3600).queue("orders")
+    opened = to_datetime(home.clock.now_us()).isoformat()
+    take(queue).nack()
+    (letter,) = queue.dead_letters().peek(5)
+    assert letter.headers["x-first-failure"] == opened
+
+
+def test_bytes_from_before_the_limit_are_counted_after_a_restart(home: Home, restart: Restart) -> None:
+    queue = home.broker.queue("orders")
+    queue.publish(b"x" * 100)
+    queue.alter(max_bytes=50)
+    queue.publish(b"y" * 50)
+    queue = restart().queue("orders")
+    with pytest.raises(QueueFull):
+        queue.publish(b"z")
+    assert drain(queue) == [b"x" * 100, b"y" * 50]
+    queue.publish(b"z" * 50)

@@ -23,6 +23,7 @@ from penstock.broker.sync import Broker, Delivery, Queue
 from penstock.clock import ManualClock
 from penstock.errors import LeaseLost
 from penstock.policy import Backoff
+from tests.conformance.unheard import UnheardClock
 from tests.faults import campaign
 from tests.faults.faulty_files import UnsyncedFiles
 
@@ -148,7 +149,7 @@ class _Nameless:
 
 
 def _run_threads(path: Path | None, books: Books) -> None:
-    clock = ManualClock()
+    clock = UnheardClock()
     port = opening.in_memory(clock) if path is None else opening.on_disk(path, clock, files=UnsyncedFiles())
     broker = Broker(port)
     queue = broker.queue("work", max_attempts=books.attempts_max, **POLICY)
@@ -258,7 +259,7 @@ async def _consume_aio(queue: aio_shell.Queue, books: Books, consumer: int) -> N
 
 
 async def _run_tasks(path: Path | None, books: Books) -> None:
-    clock = ManualClock()
+    clock = UnheardClock()
     broker = await aio.open(path, clock=clock, durability="os")
     queue = await broker.queue("work", max_attempts=books.attempts_max, **POLICY)
     tasks = [asyncio.create_task(_produce_aio(queue, books, n)) for n in range(PRODUCERS)]

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import time
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
@@ -138,3 +139,62 @@ def test_a_senseless_duration_is_taken(wrong: Any) -> None:
 
 def test_the_longest_duration_is_refused() -> None:
     assert duration_us(DURATION_S_MAX) == DURATION_S_MAX * 1_000_000
+
+
+# --- who is told of a move ---
+
+
+class Follower:
+    def __init__(self) -> None:
+        self.heard: list[tuple[int, int]] = []
+        self.clock: ManualClock | None = None
+
+    def follow(self, clock: ManualClock) -> None:
+        self.clock = clock
+        clock.tell(self.hear)
+
+    def hear(self) -> None:
+        assert self.clock is not None
+        self.heard.append((self.clock.now_us(), self.clock.monotonic_us()))
+
+
+def test_setting_forward_turns_the_monotonic_clock_too() -> None:
+    clock = ManualClock(start_us=10_000_000)
+    clock.advance(us=5)
+    clock.set_forward(seconds=2, us=1)
+    assert (clock.now_us(), clock.monotonic_us()) == (12_000_006, 5)
+    with pytest.raises(InvalidArgument):
+        clock.set_forward(seconds=-1)
+
+
+def test_a_follower_hears_of_a_move_before_it_was_made_or_not_at_all() -> None:
+    clock = ManualClock(start_us=100)
+    followers = [Follower(), Follower()]
+    for follower in followers:
+        follower.follow(clock)
+    clock.advance(us=5)
+    clock.set_back(us=50)
+    clock.set_forward(us=20)
+    assert [follower.heard for follower in followers] == [[(105, 5), (55, 5), (75, 5)]] * 2
+
+
+def test_a_refused_move_is_heard_of() -> None:
+    clock, follower = ManualClock(), Follower()
+    follower.follow(clock)
+    with pytest.raises(InvalidArgument):
+        clock.advance(us=-1)
+    assert follower.heard == []
+
+
+def test_a_follower_lives_as_long_as_its_clock() -> None:
+    clock = ManualClock()
+    for _ in range(3):
+        follower = Follower()
+        follower.follow(clock)
+    del follower
+    gc.collect()
+    clock.advance(us=1)
+    kept = Follower()
+    kept.follow(clock)
+    clock.advance(us=1)
+    assert (len(kept.heard), len(clock._followers)) == (1, 1)

@@ -11,7 +11,8 @@ Room on the disk is made sure of before the engine is touched, so a refused comm
 afterwards, engine and disk differ: the broker refuses everything from then on and must be opened again. The same holds if a change is left
 half done, as a Ctrl-C may do: what was acknowledged is on the disk, and only memory is in doubt.
 
-A timer thread sleeps until the engine's next moment, or the end of somebody's patience; it is started when there is the first such moment.
+A timer thread sleeps until the engine's next moment, or the end of somebody's patience; it is started when there is the first such moment. A clock that is
+moved by hand has none: whoever moves it does, before he goes on, what the timer would do (`heed`).
 
 Time. The engine's clock never goes back and never stands still: it is the monotonic clock, pushed forward whenever the wall clock is ahead of it.
 So a wall clock that is set back neither stops delays nor makes leases immortal.
@@ -33,7 +34,7 @@ from penstock.broker.ledger import rows_of
 from penstock.broker.lines import Lines
 from penstock.broker.shelf import Shelf
 from penstock.broker.ticket import DONE, Answer, Record, Refused, Ticket, Waiting
-from penstock.clock import SECOND_US, Clock, SystemClock
+from penstock.clock import SECOND_US, Clock, ManualClock, SystemClock
 from penstock.engine.change import Change
 from penstock.engine.engine import Engine
 from penstock.engine.events import Batch
@@ -51,6 +52,9 @@ if TYPE_CHECKING:
 
 #: The timer looks at the clock at least so often. A clock that is set may be noticed later by so long.
 NAP_S: Final = 3600.0
+
+#: And so often at a clock that is not the machine's own: nobody knows how fast it goes.
+FOREIGN_NAP_S: Final = 0.05
 
 CLOSED: Final = "the broker is closed: open it again"
 
@@ -71,6 +75,7 @@ class Core:
         self, journal: Journal | None, shelf: Shelf, clock: Clock, engine: Engine, ids: SnowflakeIds
     ) -> None:
         self.clock = clock
+        self._nap_s = NAP_S if isinstance(clock, SystemClock) else FOREIGN_NAP_S
         self.journal = journal
         self.shelf = shelf
         self.engine = engine
@@ -263,9 +268,14 @@ class Core:
         if record is not None:
             record.wait()
 
+    def heed(self) -> None:
+        """The clock was moved by hand."""
+        with suppress(PenstockError):  # whoever asks next hears of it
+            self.wake()
+
     def set_timer(self, moment_us: int) -> None:
         self._timer_us = moment_us
-        if self._timer is None and isinstance(self.clock, SystemClock):
+        if self._timer is None and not isinstance(self.clock, ManualClock):
             self._timer = threading.Thread(target=self._keep_time, name="penstock-timer", daemon=True)
             self._timer.start()
         else:
@@ -285,7 +295,7 @@ class Core:
         if self._timer_us is None:
             self._tick.wait()
         elif self._timer_us > self.now():
-            self._tick.wait(min((self._timer_us - self.now()) / SECOND_US, NAP_S))
+            self._tick.wait(min((self._timer_us - self.now()) / SECOND_US, self._nap_s))
         else:
             return self._look_at_the_clock()
         return None

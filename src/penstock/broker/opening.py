@@ -14,7 +14,7 @@ from penstock.broker.embedded import Embedded
 from penstock.broker.ledger import events_of
 from penstock.broker.shelf import JournalShelf, MemoryShelf
 from penstock.broker.upkeep import Upkeep
-from penstock.clock import Clock, SystemClock
+from penstock.clock import Clock, ManualClock, SystemClock
 from penstock.engine.engine import Engine
 from penstock.engine.history import replay as take_in
 from penstock.errors import InvalidArgument
@@ -50,11 +50,11 @@ def open(  # noqa: A001  # it is the name in the API
 
 
 def port(path: str | Path | None, clock: Clock | None, node: int, **settings: Any) -> Embedded:
-    if clock is not None and not all(
-        callable(getattr(clock, name, None)) for name in ("now_us", "monotonic_us")
+    if issubclass(type(clock), type) or not all(
+        clock is None or callable(getattr(clock, name, None)) for name in ("now_us", "monotonic_us")
     ):
         raise InvalidArgument(
-            f"clock is {argument.quoted(clock)}; give one such as penstock.clock.ManualClock"
+            f"clock is {argument.quoted(clock)}; give one such as penstock.clock.ManualClock()"
         )
     # What failed together in several processes must not be retried together. Who brings a clock wants to see the same again.
     seed = 0 if clock is not None else int.from_bytes(os.urandom(8), "little")
@@ -84,7 +84,9 @@ def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0) -> Em
     engine = Engine(  # what expires or is purged leaves the last of the reserve to acknowledging
         seed=seed, fetch=fetching(shelf), take_ids=ids.take, make_room=lambda _size, _settling: None
     )
-    return Embedded(Core(None, shelf, clock, engine, ids))
+    broker = Embedded(Core(None, shelf, clock, engine, ids))
+    _follow(clock, broker.core)
+    return broker
 
 
 def on_disk(
@@ -121,7 +123,14 @@ def on_disk(
         core.settle_down()
         journal.tell_of_failure(core.hear_of_failure)
         core.upkeep = Upkeep(core, journal)
+        _follow(clock, core)
     except BaseException:
         journal.close()
         raise
     return broker
+
+
+def _follow(clock: Clock, core: Core) -> None:
+    """A clock that is moved by hand says so: there is no timer then."""
+    if isinstance(clock, ManualClock):
+        clock.tell(core.heed)

@@ -25,10 +25,11 @@ from hypothesis.stateful import (
 
 from penstock.broker import opening
 from penstock.broker.sync import Broker, Delivery, Queue
-from penstock.clock import SECOND_US, ManualClock
+from penstock.clock import SECOND_US
 from penstock.errors import PenstockError
 from penstock.message import Message
 from penstock.policy import Policy
+from tests.conformance.unheard import UnheardClock
 from tests.faults import campaign
 from tests.faults.faulty_files import UnsyncedFiles
 from tests.unit.engine.model import Model, Receipt, Row
@@ -47,7 +48,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @initialize(first=policies("b"), second=policies("c"))
     def declare(self, first: Policy, second: Policy) -> None:
         self.path = Path(tempfile.mkdtemp(prefix="penstock-machine-")) if self.on_disk else None
-        self.clock = ManualClock()
+        self.clock = UnheardClock()
         self.model = Model()
         self.broker = self.opened()
         self.deliveries: list[tuple[str, Delivery]] = []

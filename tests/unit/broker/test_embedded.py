@@ -35,6 +35,7 @@ from penstock.errors import (
 )
 from penstock.limits import FRAME_SECTIONS_MAX
 from penstock.message import Message
+from tests.conformance.unheard import UnheardClock
 from tests.unit.broker.patience import PATIENCE_S, interrupt_waiter, start, until
 from tests.unit.journal.watched import Watched, failing, nothing
 
@@ -44,7 +45,7 @@ class Place:
 
     def __init__(self, path: Path | None, clock: ManualClock | None = None, **settings: Any) -> None:
         self.path = path
-        self.clock = clock or ManualClock()
+        self.clock = clock or UnheardClock()
         self.files = Watched()
         self.port: Embedded
         if path is None:

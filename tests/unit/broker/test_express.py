@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import penstock
 from penstock.broker import sync
 from penstock.broker.express import LATER, Express
-from penstock.clock import ManualClock
 from penstock.engine.log import FEW_KEPT
 from penstock.errors import (
     BrokerClosed,
@@ -27,6 +26,7 @@ from penstock.errors import (
     QueueNotFound,
 )
 from penstock.message import Message
+from tests.conformance.unheard import UnheardClock
 from tests.unit.broker.patience import PATIENCE_S, start, until
 
 
@@ -34,7 +34,7 @@ class Place:
     """A broker in memory, with the short way or without it."""
 
     def __init__(self, *, short: bool) -> None:
-        self.clock = ManualClock()
+        self.clock = UnheardClock()
         self.broker = penstock.open(clock=self.clock)
         self.port: Any = self.broker._port  # not only what every port has
         if not short:

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 import penstock
 from penstock.broker.lines import Lines
 from penstock.broker.ticket import Waiting
-from penstock.clock import ManualClock
 from penstock.engine.log import Log
 from penstock.policy import Policy
+from tests.conformance.unheard import UnheardClock
 
 
 def log_of(name: str = "q") -> Log:
@@ -115,7 +115,7 @@ def test_lines_differ_from_a_list(steps: list[tuple[bool, int, int | None]]) -> 
 
 
 def test_a_deleted_queue_on_which_somebody_waited_is_kept_in_memory() -> None:
-    clock = ManualClock()
+    clock = UnheardClock()
     broker = penstock.open(clock=clock)
     port: Any = broker._port
     kept = []
@@ -134,7 +134,7 @@ def test_a_deleted_queue_on_which_somebody_waited_is_kept_in_memory() -> None:
 
 
 def test_a_queue_on_which_nobody_waits_any_more_is_looked_at() -> None:
-    clock = ManualClock()
+    clock = UnheardClock()
     broker = penstock.open(clock=clock)
     port: Any = broker._port
     for number in range(10):

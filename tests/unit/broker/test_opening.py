@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -68,3 +69,44 @@ def test_a_path_is_another(kind: Callable[[Path], Any], tmp_path: Path) -> None:
     with penstock.open(kind(tmp_path / "q"), clock=SystemClock()) as broker:
         broker.queue("orders")
     assert (tmp_path / "q").is_dir()
+
+
+# --- the same for asyncio ---
+
+
+async def open_for_asyncio(*given: Any, **settings: Any) -> None:
+    async with penstock.aio.open(*given, **settings):
+        pass
+
+
+@pytest.mark.parametrize("path", ["", "a\0b", "\ud800", b"q", 7, True, object(), Pathless()], ids=quoted)
+def test_an_odd_path_is_an_error_of_others_or_taken_for_asyncio(
+    path: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidArgument, match="^path is "):
+        asyncio.run(open_for_asyncio(path))
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("where", ["memory", "disk"])
+@pytest.mark.parametrize("shell", ["threads", "asyncio"])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"node": "1"}, {"node": True}, {"node": None}, {"node": 1.0}, {"node": -1}, {"node": 1024},
+        {"clock": 5}, {"clock": "now"}, {"clock": ManualClock}, {"clock": SystemClock}, {"clock": object()},
+    ],
+    ids=quoted,
+)  # fmt: skip
+def test_a_wrong_node_or_clock_is_taken(
+    where: str, shell: str, given: dict[str, Any], tmp_path: Path
+) -> None:
+    path = tmp_path / "q" if where == "disk" else None
+    (field,) = given
+    opened: Any = (
+        penstock.open if shell == "threads" else lambda *a, **k: asyncio.run(open_for_asyncio(*a, **k))
+    )
+    with pytest.raises(InvalidArgument, match=f"^{field} is "):
+        opened(path, **given)
+    assert list(tmp_path.iterdir()) == []

@@ -15,6 +15,7 @@ from penstock.broker.opening import on_disk
 from penstock.clock import ManualClock
 from penstock.engine.lease import Lease, Leases
 from penstock.errors import JournalFailed
+from tests.conformance.unheard import UnheardClock
 from tests.unit.broker.patience import until
 from tests.unit.journal.watched import Watched, failing, nothing
 
@@ -26,7 +27,7 @@ class Place:
 
     def __init__(self, path: Path, clock: ManualClock | None = None) -> None:
         self.path = path
-        self.clock = clock or ManualClock()
+        self.clock = clock or UnheardClock()
         self.files = Watched()
         self.port = on_disk(path, self.clock, segment_bytes=SEGMENT_BYTES, files=self.files, durability="os")
         self.broker = sync.Broker(self.port)

@@ -161,3 +161,27 @@ def test_a_dead_letter_of_one_who_went_is_there_before_it_is_durable(disk: Place
     assert [found.payload for found in after.broker.get_queue("mortal.dlq").peek(9)] == [b"letter"]
     assert after.broker.queue("mortal").depth() == 0
     after.broker.close()
+
+
+# --- what another has just done ---
+
+
+def test_dead_letters_are_there_before_their_declaration_is_durable(disk: Place, stopping: Stopping) -> None:
+    stop = stopping()
+    first = start(disk.queue.dead_letters)
+    assert held_up(stop, first)
+    second = start(disk.queue.dead_letters)
+    assert waits_for_others(disk, second)
+    stop.open()
+    assert first.result(PATIENCE_S).name == second.result(PATIENCE_S).name == "q.dlq"
+
+
+def test_a_queue_is_empty_before_its_purge_is_durable(disk: Place, stopping: Stopping) -> None:
+    disk.queue.publish_many([b"0", b"1"])
+    stop = stopping()
+    first = start(disk.queue.purge)
+    assert held_up(stop, first)
+    second = start(disk.queue.purge)
+    assert waits_for_others(disk, second)
+    stop.open()
+    assert (first.result(PATIENCE_S), second.result(PATIENCE_S)) == (2, 0)

@@ -29,6 +29,7 @@ from penstock.clock import ManualClock
 from penstock.errors import BrokerClosed, DiskFull, InvalidArgument, PenstockError, QueueNotFound
 from penstock.policy import Backoff
 from tests.conformance.oddities import Mute, oddities
+from tests.conformance.unheard import UnheardClock
 
 Handler = Callable[[Any], object]
 
@@ -95,7 +96,7 @@ class Place:
 
 @pytest.fixture(params=["memory", "disk"])
 def home(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Embedded, ManualClock]]:
-    clock = ManualClock()
+    clock = UnheardClock()
     port = in_memory(clock) if request.param == "memory" else on_disk(tmp_path / "q", clock, durability="os")
     yield port, clock
     port.close()
