@@ -126,7 +126,10 @@ def _sequence(kind: Type, values: range) -> bytes:
     bound = BOUNDS.get(kind, 0)
     if not (-bound <= values[0] < bound and -bound <= values[-1] < bound):
         raise InvalidArgument(f"{values} does not fit a column of type {kind.name}")
-    return SEQUENCE.pack(values.start, values.step)
+    try:
+        return SEQUENCE.pack(values.start, values.step)
+    except struct.error as error:
+        raise InvalidArgument(f"{values} has a step that does not fit 64 bits") from error
 
 
 def _single(kind: Type, value: Any) -> list[bytes]:
@@ -162,7 +165,7 @@ def _plain(kind: Type, values: list[Any]) -> list[bytes]:
         if kind is Type.UTF8:
             return _utf8(values)
         return _map(values)
-    except (struct.error, TypeError, AttributeError, UnicodeEncodeError) as error:
+    except (struct.error, TypeError, AttributeError, ValueError) as error:
         raise InvalidArgument(f"a value does not fit a column of type {kind.name}: {error}") from error
 
 

@@ -78,7 +78,10 @@ def lay_out(kind: Kind, columns: Mapping[str, Values], count: int) -> Laid | Non
             shape += (name, _RANGE)
             values += (value.start, value.step)
         elif form is str:
-            raw = value.encode()
+            try:
+                raw = value.encode()
+            except UnicodeEncodeError:
+                return None
             shape += (name, len(raw))
             values += (0, len(raw), raw)
         elif form is bytes or (form is list and len(value) == count > 1):
@@ -143,9 +146,8 @@ def _learn(shape: tuple[Any, ...]) -> _Plan | None:
     form = "<"
     for name, length in named:
         number, stored = kind.fields[name]
-        if (length is None or length == _RANGE) != (stored in FIXED) or (length == _BYTES) != (
-            stored == _BINARY
-        ):
+        wanted = FIXED if length in (None, _RANGE) else (Type.BINARY,) if length == _BYTES else (Type.UTF8,)
+        if stored not in wanted:
             return None
         if length is None:
             letter, width = FIXED[stored]

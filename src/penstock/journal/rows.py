@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import struct
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, Final
 
@@ -188,12 +188,12 @@ class Rows:
             return values, values
         if values is None:
             return 0, 0
-        if type(values) is range:
+        if type(values) is range and values:
             return (values[0], values[-1]) if values.step > 0 else (values[-1], values[0])
-        try:
-            return min(values), max(values)
-        except (TypeError, ValueError) as error:
-            raise InvalidArgument(f"column {column!r} takes whole numbers: {error}") from error
+        # They go into headers, indexes and summaries, where something that is nearly an int would do harm much later.
+        if type(values) is not list or set(map(type, values)) != {int}:
+            raise InvalidArgument(f"column {column!r} takes whole numbers, one for each row")
+        return min(values), max(values)
 
 
 def taken(log: int, offset: int, expected: int) -> InvalidArgument:
@@ -208,7 +208,11 @@ def _missing(kind: Kind, name: str) -> InvalidArgument:
 
 
 def _check_rising(offsets: Values, count: int) -> None:
-    rising = offsets.step > 0 if type(offsets) is range else count == 1 and type(offsets) is int
+    rising = (
+        offsets.step > 0 and len(offsets) > 0
+        if type(offsets) is range
+        else count == 1 and type(offsets) is int
+    )
     if type(offsets) is list:
         rising = all(type(offset) is int for offset in offsets) and all(a < b for a, b in pairwise(offsets))
     if not rising:
@@ -269,6 +273,8 @@ def _uncommon_bytes(rows: Rows, name: str, value: Any) -> int:
         if len(value) != 1:
             raise InvalidArgument(f"a column has {len(value)} values where its section has 1 row")
         value = rows.columns[name] = value[0]
+        if type(value) is list or type(value) is range:
+            raise InvalidArgument(f"{value!r} is no value for column {name!r}")
     kind = rows.kind.fields[name].type
     if value is None:
         if name in rows.kind.required:
@@ -281,7 +287,7 @@ def _uncommon_bytes(rows: Rows, name: str, value: Any) -> int:
         return _BLOB_OVERHEAD + len(value)
     if kind is not Type.UTF8 and kind is not Type.MAP:
         raise InvalidArgument(f"{value!r} does not fit column {name!r}, of type {kind.name}")
-    if type(value) is dict:
+    if isinstance(value, Mapping):
         value = rows.columns[name] = dict(value)  # it may change before it is written
     return 8 + sum(_TEXT_OVERHEAD + len(part) for part in layout.encode(kind, value, 1)[2])
 

@@ -44,6 +44,9 @@ UNCOMMON: list[tuple[Kind, int, dict[str, Any]]] = [
     (MESSAGES, 3, {**BATCH, "priority": range(100, 40_001, 19_950), "payload": b""}),
     (MESSAGES, 3, {**BATCH, "priority": 40_000, "payload": b""}),
     (MESSAGES, 3, {**BATCH, "key": 7, "payload": b""}),
+    (MESSAGES, 3, {**BATCH, "key": "\ud800", "payload": b""}),
+    (MESSAGES, 3, {**BATCH, "headers": "a text", "payload": b""}),
+    (MESSAGES, 3, {**BATCH, "key": b"bytes"}),
     (MESSAGES, 3, {**BATCH, "offset": range(2), "payload": b""}),
     (METADATA, 1, {"action": 1, "name": "orders", "body": b"policy", "time": 4}),
 ]

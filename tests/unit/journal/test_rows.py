@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections import OrderedDict
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +14,7 @@ from penstock import limits
 from penstock.errors import CorruptJournal, InvalidArgument
 from penstock.journal import section as sections
 from penstock.journal.frame import body
+from penstock.journal.journal import Journal
 from penstock.journal.kinds import (
     CHECKED,
     CLEANED,
@@ -235,3 +238,43 @@ def test_equal_payloads_are_stored_once() -> None:
     rows = messages(1, [b"x" * 1000] * 500, ids=range(500), timestamp=0, offset=range(500))
     rows.prepare(alone=True)
     assert rows.bytes < 2000
+
+
+class Nearly:
+    """What a number of another library may be."""
+
+    def __index__(self) -> int:
+        return 5
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"headers": "a text"}, {"key": [["k"], ["k"]]}, {"key": "\ud800"}, {"timestamp": [Nearly(), Nearly()]}, {"timestamp": [True, False]},
+        {"timestamp": [1, None]}, {"offset": range(0)}, {"timestamp": range(-(2**63), 2**63, 2**63 + 5)},
+    ],
+)  # fmt: skip
+def test_a_batch_with_a_value_that_does_not_fit_is_written(tmp_path: Path, bad: dict[str, Any]) -> None:
+    with Journal(tmp_path, durability="os") as journal:
+        with pytest.raises(InvalidArgument):
+            journal.commit([messages(1, [b"a", b"b"], **{"ids": range(2), "timestamp": 0, **bad})])
+        journal.commit([messages(1, [b"c"], ids=3, timestamp=0)])
+        journal.rotate()
+        assert [bytes(p) for batch in journal.read(1) for p in batch.values("payload")] == [b"c"]
+
+
+@pytest.mark.parametrize("bad", [{"key": [["k"]]}, {"headers": [[{"a": "b"}]]}, {"key": [range(1)]}])
+def test_one_callers_nested_value_fails_everybody(tmp_path: Path, bad: dict[str, Any]) -> None:
+    with Journal(tmp_path, durability="os") as journal:
+        with pytest.raises(InvalidArgument):
+            journal.append([messages(1, [b"a"], ids=1, timestamp=0, **bad)])
+        journal.commit([messages(1, [b"b"], ids=2, timestamp=0)])
+
+
+def test_headers_that_are_changed_before_they_are_written_are_written_so(tmp_path: Path) -> None:
+    headers = OrderedDict(a="b")
+    with Journal(tmp_path, durability="os") as journal:
+        ticket = journal.append([messages(1, [b"a"], ids=1, timestamp=0, headers=headers)])
+        headers["x"] = 1  # type: ignore[assignment]
+        ticket.wait()
+        assert [found for batch in journal.read(1) for found in batch.values("headers")] == [{"a": "b"}]
