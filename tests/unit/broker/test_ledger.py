@@ -130,6 +130,7 @@ def others(draw: st.DrawFn) -> Event:
     )
 
 
+@pytest.mark.lengthy
 @settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(batches() | others(), min_size=1, max_size=5))
 def test_an_event_comes_back_as_another(journal: Journal, given: list[Batch | Event]) -> None:

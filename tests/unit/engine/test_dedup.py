@@ -77,6 +77,7 @@ class RememberedTwice(RuleBasedStateMachine):
         assert len(self.window) == sum(self.lives(dedup_id, self.forgotten) for dedup_id in self.plain)
 
 
+@pytest.mark.lengthy
 def test_a_window_differs_from_a_dictionary() -> None:
     run_state_machine_as_test(
         RememberedTwice, settings=settings(max_examples=80, stateful_step_count=30, deadline=None)

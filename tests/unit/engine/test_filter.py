@@ -716,6 +716,7 @@ messages = st.builds(
 )
 
 
+@pytest.mark.lengthy
 @given(conditions)
 @settings(max_examples=300)
 def test_a_tree_does_not_come_back_from_its_text(condition: Condition) -> None:
@@ -724,6 +725,7 @@ def test_a_tree_does_not_come_back_from_its_text(condition: Condition) -> None:
     assert str(found) == found.text == write(condition)
 
 
+@pytest.mark.lengthy
 @given(conditions, messages)
 @settings(max_examples=500)
 @example(In(Header("a"), (Constant("text", "x"), Constant("number", 5))), Message(b"", headers={"a": "y"}))

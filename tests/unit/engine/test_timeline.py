@@ -73,6 +73,7 @@ class WaitingTwice(RuleBasedStateMachine):
         assert list(self.timeline.items()) == sorted(self.plain)
 
 
+@pytest.mark.lengthy
 @pytest.mark.parametrize(("fresh", "stretch"), [(1, 1), (4, 2), (8, 4096)])
 def test_a_timeline_differs_from_a_sorted_list(
     fresh: int, stretch: int, monkeypatch: pytest.MonkeyPatch

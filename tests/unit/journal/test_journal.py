@@ -351,6 +351,7 @@ def test_a_log_or_count_that_is_no_whole_number_is_refused(log: Any, count: Any)
         Rows(SETTLEMENTS, log, count, {"time": 0})
 
 
+@pytest.mark.lengthy
 def test_more_sections_than_a_frame_holds_are_refused_or_split_and_hurt_nobody(tmp_path: Path) -> None:
     with Journal(tmp_path, durability="os") as journal:
         with pytest.raises(BatchTooLarge):

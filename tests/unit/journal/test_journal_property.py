@@ -279,7 +279,7 @@ def _is_message(row: Row, log: int) -> bool:
     return row[0] == MESSAGES.name and row[1] == log
 
 
-TestJournalAgainstList = JournalAgainstList.TestCase
+TestJournalAgainstList = pytest.mark.lengthy(JournalAgainstList.TestCase)
 TestJournalAgainstList.settings = settings(
     max_examples=25,
     stateful_step_count=25,

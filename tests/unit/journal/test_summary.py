@@ -37,6 +37,7 @@ def check(specimen: Specimen, path: Path, name: str, bit: int) -> None:
     assert (path / name).read_bytes() == (specimen.path / name).read_bytes(), "it is made again as it was"
 
 
+@pytest.mark.lengthy
 def test_a_flipped_bit_in_a_summary_costs_no_data(many: Specimen, tmp_path: Path) -> None:
     for name, bit in bits(many, 61):
         check(many, tmp_path / "copy", name, bit)
