@@ -155,6 +155,9 @@ def events_of(frame: Frame, *, payloads_of: Callable[[int], bool]) -> Iterator[E
 
 def batches_of(section: Section, *, payloads: bool = True) -> Iterator[Batch]:
     """The messages of a section: one batch, unless offsets are skipped (it was rewritten) or groups differ (single rows met)."""
+    if section.rows == 1:
+        yield _only_message(section, payloads=payloads)
+        return
     offsets, groups = section.values("offset"), section.values("target_group")
     whole = Batch(
         payloads=list(section.values("payload")) if payloads else [],
@@ -180,6 +183,26 @@ def batches_of(section: Section, *, payloads: bool = True) -> Iterator[Batch]:
         batch.target_group = groups[start]
         batch.size = sum(map(len, batch.payloads))
         yield batch
+
+
+def _only_message(section: Section, *, payloads: bool) -> Batch:
+    """The same for the one message of a section, of which there are many where messages were published one by one."""
+    found: dict[str, Any] = {
+        _MESSAGE_NAMES[number]: column.values()[0]
+        for number, column in section.columns().items()
+        if number in _MESSAGE_NAMES
+    }
+    payload = found["payload"]
+    listed = {name: [found[name]] for name in _LISTED if name in found}
+    return Batch(
+        [payload] if payloads else [], [found["id"]], found["timestamp"], found.get("priority"), found.get("deliver_at"),
+        found.get("expires_at"), target_group=found.get("target_group"), first=found["offset"],
+        size=len(payload) if payloads else 0, **listed,
+    )  # fmt: skip
+
+
+_MESSAGE_NAMES: Final = {field.number: name for name, field in MESSAGES.fields.items()}
+_LISTED: Final = ("key", "dedup_id", "headers", "properties")
 
 
 def _consecutive(offsets: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -60,7 +60,7 @@ from penstock.journal.rows import Rows, taken
 from penstock.journal.segment import Writer
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, State
-from penstock.journal.tail import DURABILITIES, Durability, Tail
+from penstock.journal.tail import DURABILITIES, FLOORS, Durability, Tail
 from penstock.journal.view import Moved, SegmentInfo
 
 if TYPE_CHECKING:
@@ -231,16 +231,16 @@ class Journal:
         """Bytes of rows that were committed since it was opened."""
         return self._tail.written
 
-    def has_room(self, size: int) -> bool:
-        """Whether rows of `size` bytes in all, of any kind, surely fit. Nobody else may append in between."""
-        return self._tail.has_room(size + frames.OVERHEAD)
+    def has_room(self, kind: Kind, size: int) -> bool:
+        """Whether rows of a kind, of `size` bytes in all, fit without asking the disk. Nobody else may append in between."""
+        return self._tail.has_room(size + frames.OVERHEAD, FLOORS.get(kind, limits.RESERVE_BYTES))
 
     def require_room(self, kind: Kind, size: int) -> None:
         """Raise what appending rows of a kind, of `size` bytes in all, would raise for want of room; and keep that room for them.
 
         For a caller who must know before it changes anything: nobody else may append in between.
         """
-        if self.has_room(size):
+        if self._tail.has_room(size + frames.OVERHEAD):
             return
         if size + frames.OVERHEAD > limits.FRAME_BYTES_MAX:
             self._require_open()

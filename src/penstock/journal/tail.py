@@ -136,14 +136,10 @@ class Tail:
 
     # --- room (the caller holds the lock) ---
 
-    def has_room(self, size: int) -> bool:
-        """Whether rows of `size` bytes, of any kind, surely fit; without the lock, for a caller who is alone in appending."""
+    def has_room(self, size: int, floor: int = limits.RESERVE_BYTES) -> bool:
+        """Whether rows of `size` bytes fit at once, leaving so much; without the lock, for a caller who is alone in appending."""
         room = self.held.active.room() - self.group.pending_bytes
-        return (
-            room >= size + limits.RESERVE_BYTES
-            and size <= limits.FRAME_BYTES_MAX
-            and self.group.failure is None
-        )
+        return room >= size + floor and size <= limits.FRAME_BYTES_MAX and self.group.failure is None
 
     def take_room(self, kinds: Sequence[Kind], size: int) -> None:
         """Make sure that rows of these kinds, of `size` bytes, can be written, leaving what they must leave."""
