@@ -44,7 +44,7 @@ from penstock.ids import SnowflakeIds
 from penstock.journal.commit import fresh_copy, uninterrupted
 from penstock.journal.files import at_fork
 from penstock.journal.journal import Journal
-from penstock.journal.kinds import Kind
+from penstock.journal.kinds import LEASES, Kind
 from penstock.limits import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -55,6 +55,9 @@ NAP_S: Final = 3600.0
 
 #: And so often at a clock that is not the machine's own: nobody knows how fast it goes.
 FOREIGN_NAP_S: Final = 0.05
+
+#: More than the ack of one message takes.
+ACK_BYTES_MAX: Final = 512
 
 CLOSED: Final = "the broker is closed: open it again"
 
@@ -248,6 +251,10 @@ class Core:
 
     def require_room(self, kind: Kind, size: int) -> None:
         if self.journal is not None:
+            if kind is LEASES and not self.journal.has_room(size):
+                size += (
+                    ACK_BYTES_MAX * self._leased()
+                )  # on a full disk, what is handed out can still be acknowledged
             try:
                 self.journal.require_room(kind, size)
             except DiskFull:
@@ -258,6 +265,9 @@ class Core:
             raise BatchTooLarge(
                 f"a batch of {size} bytes is over the bound of {FRAME_BYTES_MAX} bytes: make it several"
             )
+
+    def _leased(self) -> int:
+        return sum(len(group.leases) for log in self.engine.logs.values() for group in log.groups.values())
 
     # --- the timer ---
 

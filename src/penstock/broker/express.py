@@ -30,7 +30,6 @@ from penstock.engine.lease import Lease
 from penstock.engine.log import DEFAULT_GROUP, Log, Plain
 from penstock.ids import EPOCH_US
 from penstock.journal.journal import Journal
-from penstock.journal.kinds import LEASES, MESSAGES, SETTLEMENTS, Kind
 from penstock.journal.rows import Rows
 from penstock.limits import ID_NODE_BITS, ID_SEQUENCE_BITS, PRIORITY_DEFAULT
 
@@ -225,10 +224,10 @@ class JournalExpress:
         self._ids = core.ids
         self._engine = core.engine
 
-    def _now(self, kind: Kind, size: int) -> int:
+    def _now(self, size: int) -> int:
         """With the lock held: the present; 0 if something is to be done first, or there might be no room for so many bytes."""
         core = self._core
-        if core.express_closed or not self._journal.has_room(kind, size):
+        if core.express_closed or not self._journal.has_room(size):
             return 0
         now_us = core.now()
         next_us = self._engine.next_us
@@ -248,11 +247,7 @@ class JournalExpress:
         with core.lock, core.whole:
             plain = log.plain
             size = len(payload)
-            if (
-                plain is None
-                or size > plain.bytes_max
-                or not (now_us := self._now(MESSAGES, ROW_BYTES_MAX + size))
-            ):
+            if plain is None or size > plain.bytes_max or not (now_us := self._now(ROW_BYTES_MAX + size)):
                 return None
             given = self._ids.next()
             first = log.next_offset
@@ -278,7 +273,7 @@ class JournalExpress:
                 or lane.count != lanes.count
                 or lane._returned
                 or group.tally.count
-                or not (now_us := self._now(LEASES, 2 * ROW_BYTES_MAX))
+                or not (now_us := self._now(2 * ROW_BYTES_MAX))
             ):
                 return None
             offset = lane._queue[0][1]
@@ -304,7 +299,7 @@ class JournalExpress:
                 or lease.number != number
                 or group.tally.count
                 or group.overdue
-                or not (now_us := self._now(SETTLEMENTS, ROW_BYTES_MAX))
+                or not (now_us := self._now(ROW_BYTES_MAX))
             ):
                 return None
             group.leases.remove(offset)

@@ -195,7 +195,7 @@ def _only_message(section: Section, *, payloads: bool) -> Batch:
     payload = found["payload"]
     listed = {name: [found[name]] for name in _LISTED if name in found}
     return Batch(
-        [payload] if payloads else [], [found["id"]], found["timestamp"], found.get("priority"), found.get("deliver_at"),
+        [payload] if payloads else [], [found["id"]], found["timestamp"], found["priority"], found.get("deliver_at"),
         found.get("expires_at"), target_group=found.get("target_group"), first=found["offset"],
         size=len(payload) if payloads else 0, **listed,
     )  # fmt: skip

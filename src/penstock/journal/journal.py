@@ -60,7 +60,7 @@ from penstock.journal.rows import Rows, taken
 from penstock.journal.segment import Writer
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, State
-from penstock.journal.tail import DURABILITIES, FLOORS, Durability, Tail
+from penstock.journal.tail import DURABILITIES, Durability, Tail
 from penstock.journal.view import Moved, SegmentInfo
 
 if TYPE_CHECKING:
@@ -200,8 +200,8 @@ class Journal:
             self._tail.take_room((row.kind,), size)
             if row.kind is MESSAGES:
                 log, place = row.log, row.span().first
-                if place < self._next_offsets.get(log, 0):
-                    raise taken(log, place, self._next_offsets[log])
+                if place < self._next_offsets.get(log, self.state.floor):
+                    raise taken(log, place, self._next_offsets.get(log, self.state.floor))
                 self._next_offsets[log] = place + 1
             row.spent = True
             ticket = self._group.queue([row], size, sync=sync and self.durability == "commit")
@@ -231,16 +231,16 @@ class Journal:
         """Bytes of rows that were committed since it was opened."""
         return self._tail.written
 
-    def has_room(self, kind: Kind, size: int) -> bool:
-        """Whether rows of a kind, of `size` bytes in all, fit without asking the disk. Nobody else may append in between."""
-        return self._tail.has_room(size + frames.OVERHEAD, FLOORS.get(kind, limits.RESERVE_BYTES))
+    def has_room(self, size: int) -> bool:
+        """Whether rows of `size` bytes in all, of any kind, surely fit. Nobody else may append in between."""
+        return self._tail.has_room(size + frames.OVERHEAD)
 
     def require_room(self, kind: Kind, size: int) -> None:
         """Raise what appending rows of a kind, of `size` bytes in all, would raise for want of room; and keep that room for them.
 
         For a caller who must know before it changes anything: nobody else may append in between.
         """
-        if self._tail.has_room(size + frames.OVERHEAD):
+        if self.has_room(size):
             return
         if size + frames.OVERHEAD > limits.FRAME_BYTES_MAX:
             self._require_open()
@@ -296,7 +296,9 @@ class Journal:
         _require_fresh(r)
         if r.share is not None:
             raise InvalidArgument(SHARING)
-        ahead = {r.log: r.place(self._next_offsets.get(r.log, 0))} if r.kind is MESSAGES else {}
+        ahead = (
+            {r.log: r.place(self._next_offsets.get(r.log, self.state.floor))} if r.kind is MESSAGES else {}
+        )
         r.prepare(alone=False)
         return ahead
 
@@ -309,7 +311,9 @@ class Journal:
             _require_fresh(r)
             if r.kind is MESSAGES:
                 log = r.log
-                ahead[log] = r.place(ahead[log] if log in ahead else self._next_offsets.get(log, 0))
+                ahead[log] = r.place(
+                    ahead[log] if log in ahead else self._next_offsets.get(log, self.state.floor)
+                )
             if r.share is not None and id(r.share) not in seen:
                 raise InvalidArgument(SHARING)
             if id(r) in seen:

@@ -136,14 +136,21 @@ class Tail:
 
     # --- room (the caller holds the lock) ---
 
-    def has_room(self, size: int, floor: int = limits.RESERVE_BYTES) -> bool:
-        """Whether rows of `size` bytes fit at once, leaving so much; without the lock, for a caller who is alone in appending."""
+    def has_room(self, size: int) -> bool:
+        """Whether rows of `size` bytes, of any kind, surely fit; without the lock, for a caller who is alone in appending."""
         room = self.held.active.room() - self.group.pending_bytes
-        return room >= size + floor and size <= limits.FRAME_BYTES_MAX and self.group.failure is None
+        return (
+            room >= size + limits.RESERVE_BYTES
+            and size <= limits.FRAME_BYTES_MAX
+            and self.group.failure is None
+        )
 
     def take_room(self, kinds: Sequence[Kind], size: int) -> None:
-        """Make sure that rows of these kinds, of `size` bytes, can be written, leaving what they must leave."""
-        if self.has_room(size):
+        """Make sure that rows of these kinds, of `size` bytes, can be written, leaving what they must leave.
+
+        As long as the disk has room the whole reserve is left, whatever the rows are.
+        """
+        if self.has_room(size) or self._made_room(size):
             return
         floor = 0
         for kind in kinds:
@@ -159,6 +166,16 @@ class Tail:
                     raise self.failure() from error
                 if not self.held.give_space_back():
                     raise self._full(size, floor) from error
+
+    def _made_room(self, size: int) -> bool:
+        try:
+            self.held.active.make_room(self.group.pending_bytes + size + limits.RESERVE_BYTES)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                self.group.fail(error)
+                raise self.failure() from error
+            return False
+        return True
 
     def _full(self, size: int, floor: int) -> DiskFull:
         return DiskFull(
