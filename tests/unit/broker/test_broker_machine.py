@@ -183,8 +183,15 @@ class BrokerMachine(RuleBasedStateMachine):
         self.both(
             # Not what it has of its own, if it holds the dead letters of others too.
             lambda: Queue(self.broker, self.queue(name)._log, of_dead_letters=True).redrive(limit=limit),
-            lambda: self.model.redrive(name, limit, None, self.now),
+            lambda: self.redriven(name, limit),
         )
+
+    def redriven(self, name: str, limit: int) -> int:
+        """What the model moves, step by step: the last one finds nothing more, or no room."""
+        moved = 0
+        while moved < limit and (step := self.model.redrive(name, limit - moved, None, self.now)):
+            moved += step
+        return moved
 
     @rule(seconds=st.sampled_from([1, 2, 3, 5, 100]))
     def pass_time(self, seconds: int) -> None:
