@@ -61,3 +61,27 @@ def test_a_storm_of_interrupts_leaves_nobody_waiting_and_loses_nothing(tmp_path:
     with Journal(tmp_path) as journal:
         found = {int(bytes(p)) for batch in journal.read(1) for p in batch.values("payload")}
     assert set(acknowledged) <= found
+
+
+def test_closing_that_is_interrupted_hangs_or_is_done_twice(tmp_path: Path) -> None:
+    """Real signals, at any point of it: also inside the interpreter's own library."""
+    previous = signal.signal(signal.SIGALRM, _raise)
+    interrupted = 0
+    try:
+        for number in range(60):
+            journal = Journal(tmp_path / "data", durability="os")
+            journal.commit([messages(1, [b"%d" % number], ids=number, timestamp=0)])
+            try:
+                signal.setitimer(signal.ITIMER_REAL, 0.00001 * (1 + number % 30))
+                journal.close()
+                signal.setitimer(signal.ITIMER_REAL, 0)
+            except Interrupt:
+                interrupted += 1
+            signal.setitimer(signal.ITIMER_REAL, 0)
+            journal.close()
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, previous)
+    assert interrupted
+    with Journal(tmp_path / "data") as journal:
+        assert len([p for batch in journal.read(1) for p in batch.values("payload")]) == 60

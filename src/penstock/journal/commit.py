@@ -22,6 +22,7 @@ An error while writing is *sticky*: the tickets of that commit and all that wait
 
 from __future__ import annotations
 
+import _thread
 import copy
 import sys
 import threading
@@ -44,6 +45,9 @@ Answer = TypeVar("Answer")
 #: Who leads if no thread of a caller does.
 NOBODY: Final = 0
 WORKER: Final = -1
+
+#: How often the main thread looks whether what it cannot be interrupted in has ended, if nobody tells it.
+LOOK_S: Final = 0.05
 
 #: How many single rows of one loop share a ticket: far fewer than a frame holds.
 JOINED_ROWS_MAX: Final = 4096
@@ -426,32 +430,42 @@ def finishing(step: Callable[..., Answer], *arguments: Any) -> tuple[Answer, Bas
 
 
 def uninterrupted(step: Callable[[], None]) -> None:
-    """Do a step that cannot be done again, to its end: in a thread of its own, since signal handlers run only in the main one."""
+    """Do a step that cannot be done again, once and to its end: in a thread of its own, since signal handlers run only in the main one.
+
+    What waits here may itself be interrupted at any point, and `threading`'s own objects do not bear that: so there are only locks, each
+    asked again and again, and a thread that was begun twice does nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         step()
         return
     raised: list[BaseException] = []
-    ended = threading.Event()
+    ended: list[bool] = []
+    once, end = threading.Lock(), threading.Lock()
+    end.acquire()
 
     def run() -> None:
+        if not once.acquire(blocking=False):
+            return
         try:
             step()
         except BaseException as error:
             raised.append(error)
-        finally:
-            ended.set()
+        ended.append(True)
+        end.release()
 
-    thread = threading.Thread(target=run, name="penstock-end")
-    finishing(_start, thread)
-    interrupted = finishing(ended.wait)[1]
+    def run_to_the_end() -> None:
+        if not once.locked():
+            try:
+                _thread.start_new_thread(run, ())
+            except RuntimeError:  # the interpreter is shutting down: nobody interrupts it any more
+                run()
+        while not ended:
+            end.acquire(timeout=LOOK_S)
+
+    interrupted = finishing(run_to_the_end)[1]
     for error in (*raised, interrupted):
         if error is not None:
             raise error
-
-
-def _start(thread: threading.Thread) -> None:
-    if thread.ident is None:
-        thread.start()
 
 
 def _nothing() -> None:

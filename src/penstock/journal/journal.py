@@ -192,8 +192,9 @@ class Journal:
             return ticket
 
     def append_one(self, row: Rows, *, sync: bool, then: Callable[[], None] | None) -> Ticket:
-        """The same for a row made by `Rows.one`, a message with the log's next offset."""
+        """The same for a row made by `Rows.one`: a message with an offset of its own, a lease, an ack. Its values are not looked at."""
         with self._lock:
+            _require_fresh(row)
             if self._group.failure is not None:
                 raise self._tail.failure()
             size = row.bytes + frames.OVERHEAD
@@ -514,7 +515,10 @@ class Journal:
             )
 
     def close(self) -> None:
-        """Commit what is queued, sync, and let go of the directory. After a failure nothing is synced any more."""
+        """Commit what is queued, sync, and let go of the directory. After a failure nothing is synced any more.
+
+        Not in a signal handler: it may have interrupted the very thread that commits. Raise there, or set a flag.
+        """
         self._require_not_tidying("closing the journal")
         uninterrupted(self._close)
 

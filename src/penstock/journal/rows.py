@@ -148,6 +148,8 @@ class Rows:
         listed = [self.columns.get(name) for name in ("first", "last", "segment", "position")]
         each = [v if isinstance(v, list | range) else [v] * self.count for v in listed]
         for first, last, segment, position in zip(*each, strict=False):
+            if any(type(number) not in (int, type(None)) for number in (first, last, segment, position)):
+                raise InvalidArgument("a cleaned range and its segment are whole numbers")
             if (segment is None and position is not None) or not (
                 0 <= (segment or 0) <= limits.SEGMENT_NUMBER_MAX and 0 <= (position or 0) <= limits.OFFSET_MAX
             ):

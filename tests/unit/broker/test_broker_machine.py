@@ -154,7 +154,7 @@ class BrokerMachine(RuleBasedStateMachine):
         receipts: list[Receipt] = [(name, one.offset, one._number) for one in found]
         queue = self.queue(name)
         if how == "ack":
-            self.both(lambda: queue.ack_many(found), lambda: self.model.ack(name, receipts, self.now))
+            self.both(lambda: queue.ack_many(found), lambda: self.model.acked(name, receipts, self.now))
         elif how == "nack":
             wait = None if delay is None else delay * SECOND_US
             self.both(

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.broker import sync, upkeep
+from penstock.checkup.verify import verify
 from tests.unit.broker.patience import until
 from tests.unit.broker.test_upkeep import SEGMENT_BYTES, Place
 
@@ -132,3 +133,17 @@ def test_a_full_disk_is_forgotten_before_something_was_given_back(tmp_path: Path
     place.upkeep.run()
     assert place.upkeep._pressed
     place.broker.close()
+
+
+def test_on_a_full_disk_a_journal_without_snapshots_gives_nothing_back(tmp_path: Path) -> None:
+    place = Place(tmp_path / "data")
+    for _ in range(3):
+        at_once(place.queue)
+    before = journal(place).bytes
+    with place.port.core.lock:
+        place.upkeep._pressed = True
+    place.upkeep.run()
+    assert journal(place).bytes < before // 2
+    assert not place.upkeep._pressed
+    place.broker.close()
+    assert verify(tmp_path / "data").sound

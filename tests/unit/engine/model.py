@@ -308,8 +308,14 @@ class Model:
             found[offset] = items[offset]
         return [found[offset] for offset in sorted(found)]
 
-    def ack(self, name: str, receipts: list[Receipt], now: int) -> None:
-        self._end(self.queues[name], self._held(name, receipts), now)
+    def ack(self, name: str, receipts: list[Receipt], now: int) -> int:
+        held = self._held(name, receipts)
+        self._end(self.queues[name], held, now)
+        return len(held)
+
+    def acked(self, name: str, receipts: list[Receipt], now: int) -> None:
+        """The same, without saying how many."""
+        self.ack(name, receipts, now)
 
     def nack(
         self, name: str, receipts: list[Receipt], delay: int | None, error: str | None, now: int
