@@ -187,6 +187,11 @@ def batches_of(section: Section, *, payloads: bool = True) -> Iterator[Batch]:
 
 def _only_message(section: Section, *, payloads: bool) -> Batch:
     """The same for the one message of a section, of which there are many where messages were published one by one."""
+    plain = section.plain_message()
+    if plain is not None:
+        offset, given, time_us, priority, payload = plain
+        size = len(payload) if payloads else 0
+        return Batch([payload] if payloads else [], [given], time_us, priority, first=offset, size=size)
     found: dict[str, Any] = {
         _MESSAGE_NAMES[number]: column.values()[0]
         for number, column in section.columns().items()

@@ -6,7 +6,8 @@ Whoever publishes makes sections of the same shape again and again: the same col
 behind them the payloads. All that such sections differ in is their numbers, the letters of their texts, and how long the payloads are. So the
 table of columns is made once for each shape, with a `struct` that packs all numbers and texts in one call: a *plan*.
 
-What comes out is byte for byte what the general way makes of the same rows (`rows`), which is also the way for every other shape.
+What comes out is byte for byte what the general way makes of the same rows (`rows`), which is also the way for every other shape. One plain message is
+also read back that way: its table is known by its bytes, and then everything is at its place.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import Any, Final, NamedTuple
 
 from penstock.journal import columns as layout
 from penstock.journal.columns import ENTRY, FIXED, PLACE, Encoding, Type, Values
-from penstock.journal.kinds import HEADER_BYTES, Kind
+from penstock.journal.kinds import HEADER_BYTES, MESSAGES, Kind
 
 #: Programs have few shapes. Where there are more, all are forgotten at once and learned again.
 PLANS_MAX: Final = 1024
@@ -178,3 +179,40 @@ def _columns_of(shape: tuple[Any, ...]) -> list[tuple[str, int | None]]:
         else:
             named[-1] = (named[-1][0], part)
     return named
+
+
+# --- reading ---
+
+
+class PlainMessage(NamedTuple):
+    """One message with nothing but these."""
+
+    offset: int
+    id: int
+    timestamp: int
+    priority: int
+    payload: bytes
+
+
+_PLAIN_SHAPE: Final = (MESSAGES, "offset", "id", "timestamp", "priority", "payload", _BYTES)
+_PLAIN_NUMBERS: Final = struct.Struct("<qqqh")
+_PLAIN_TABLE: Final[bytes] = _learn(_PLAIN_SHAPE).table  # type: ignore[union-attr]
+_PLAIN_END: Final[int] = _learn(_PLAIN_SHAPE).end  # type: ignore[union-attr]
+_PLAIN_ENTRY_AT: Final = HEADER_BYTES + len(_PLAIN_TABLE)
+_PLAIN_NUMBERS_AT: Final = _PLAIN_ENTRY_AT + struct.calcsize("<BBBBIIIII")
+_PLAIN_ENTRY: Final = struct.Struct("<BBBBIIIII").unpack_from
+_PLAIN_KNOWN: Final = (
+    MESSAGES.fields["payload"].number, _BINARY, _CONSTANT, 2, 0, _PLAIN_END, 8, _PLAIN_END + 8,
+)  # fmt: skip
+
+
+def plain_message(section: memoryview) -> PlainMessage | None:
+    """The message of a section of one row, if it was laid out by the plan of plain messages; None if it must be read in general."""
+    if section[HEADER_BYTES:_PLAIN_ENTRY_AT] != _PLAIN_TABLE or len(section) < _PLAIN_END + 8:
+        return None
+    *known, length = _PLAIN_ENTRY(section, _PLAIN_ENTRY_AT)
+    start = _PLAIN_END + 8
+    if tuple(known) != _PLAIN_KNOWN or start + length > len(section):
+        return None
+    offset, given, timestamp, priority = _PLAIN_NUMBERS.unpack_from(section, _PLAIN_NUMBERS_AT)
+    return PlainMessage(offset, given, timestamp, priority, bytes(section[start : start + length]))

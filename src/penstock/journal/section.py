@@ -10,6 +10,7 @@ from penstock.errors import CorruptJournal, InvalidArgument
 from penstock.journal import columns as layout
 from penstock.journal.columns import Column
 from penstock.journal.kinds import CHECKED, HEADER, KINDS, MESSAGES, MUST_KNOW, SHARES, Kind, Span
+from penstock.journal.plan import PlainMessage, plain_message
 
 
 class Section:
@@ -87,6 +88,11 @@ class Section:
         """A value for each row."""
         column = self.column(name)
         return [None] * self.rows if column is None else column.values()
+
+    def plain_message(self) -> PlainMessage | None:
+        """What it holds, if that is one message without any properties; None also where that is not quickly told."""
+        single = self.span.rows == 1 and self.span.kind == MESSAGES.number and self.columns_count == 5
+        return plain_message(self._view) if single else None
 
     def shares(self) -> int | None:
         """The index in its frame of the section whose payloads these rows share."""

@@ -8,8 +8,10 @@ import pytest
 
 from penstock.journal import plan
 from penstock.journal import rows as general
+from penstock.journal.frame import body
 from penstock.journal.kinds import LEASES, MESSAGES, METADATA, SETTLEMENTS, Kind
 from penstock.journal.rows import Rows
+from penstock.journal.section import sections
 
 MESSAGE = {"offset": 7, "id": 1 << 60, "timestamp": 12345, "priority": 100}
 
@@ -73,3 +75,24 @@ def test_plans_are_bounded() -> None:
     for length in range(2 * plan.PLANS_MAX):
         plan.lay_out(LEASES, {"group": "g" * length, "offset": 0, "time": 0}, 1)
     assert len(plan._plans) <= plan.PLANS_MAX
+
+
+@pytest.mark.parametrize("payload", [b"", b"x", b"12345678", b"y" * 1000])
+def test_a_plain_message_is_read_otherwise_than_in_general(payload: bytes) -> None:
+    rows = Rows(MESSAGES, 1, 1, {**MESSAGE, "payload": payload})
+    (section,) = sections(memoryview(b"".join(body([rows]).parts)), 1)
+    assert section.plain_message() == (7, 1 << 60, 12345, 100, payload)
+    assert [section.values(name)[0] for name in (*MESSAGE, "payload")] == list(section.plain_message() or ())
+
+
+@pytest.mark.parametrize(
+    ("kind", "count", "columns"),
+    [case for case in COMMON if case[2].keys() != {*MESSAGE, "payload"} or case[1] > 1],
+)
+def test_another_section_is_taken_for_a_plain_message(
+    kind: Kind, count: int, columns: dict[str, Any]
+) -> None:
+    rows = Rows(kind, 1, count, columns)
+    rows.prepare(alone=True)
+    (section,) = sections(memoryview(b"".join(body([rows]).parts)), 1)
+    assert section.plain_message() is None
