@@ -61,6 +61,7 @@ class Rows:
     _encoded: Parts | None = None
     _span: Span | None = None
     _placed = False
+    _shared_entry = 0  # which part says whose payloads these rows share
 
     def __init__(
         self, kind: Kind, log: int, count: int, columns: dict[str, Values], share: Rows | None = None
@@ -172,8 +173,7 @@ class Rows:
             return self._encoded, self.bytes
         parts = self._encoded.copy()
         field = self.kind.fields["payload"]
-        entry = sum(1 for values in self.columns.values() if not layout.all_null(values)) + 1
-        parts[entry] = _TABLE[0](field.number, field.type, SHARED, 0, shared_index or 0)
+        parts[self._shared_entry] = _TABLE[0](field.number, field.type, SHARED, 0, shared_index or 0)
         return parts, self.bytes
 
     def span(self) -> Span:
@@ -372,6 +372,7 @@ def _encode_any(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]
         number, kind = fields["payload"]
         coded.append((number, kind, SHARED, shared_index or 0, []))
         place += ENTRY_BYTES
+        rows._shared_entry = len(coded)
     table: list[bytes] = []
     data: list[bytes] = []
     large = -1

@@ -1,4 +1,8 @@
-"""A section that was read: rows of one kind for one log, as views into their frame."""
+"""A section that was read: rows of one kind for one log, as views into their frame.
+
+Its header (drawn in `kinds`) is checked when it is made, its table of columns when it is first asked for one, and no value is decoded before
+somebody wants it. So whoever only counts, or skips, pays for headers alone.
+"""
 
 from __future__ import annotations
 

@@ -278,3 +278,18 @@ def test_headers_that_are_changed_before_they_are_written_are_written_so(tmp_pat
         headers["x"] = 1  # type: ignore[assignment]
         ticket.wait()
         assert [found for batch in journal.read(1) for found in batch.values("headers")] == [{"a": "b"}]
+
+
+def test_a_list_that_is_changed_after_appending_spoils_what_shares_payloads(tmp_path: Path) -> None:
+    keys: list[str | None] = ["a", "b"]
+    with Journal(tmp_path, durability="os") as journal:
+        first = messages(1, [b"x", b"y"], ids=range(2), timestamp=0)
+        journal.append([first, messages(2, first, ids=range(2, 4), timestamp=0, key=keys)])
+        keys[:] = [None, None]
+        journal.commit([messages(3, [b"innocent"], ids=9, timestamp=0)])
+    with Journal(tmp_path) as journal:
+        assert not journal.damage
+        assert [key for batch in journal.read(2) for key in batch.values("key")] == ["a", "b"]
+        assert [
+            bytes(p) for log in (2, 3) for batch in journal.read(log) for p in batch.values("payload")
+        ] == [b"x", b"y", b"innocent"]
