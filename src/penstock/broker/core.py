@@ -44,7 +44,7 @@ from penstock.ids import SnowflakeIds
 from penstock.journal.commit import fresh_copy, uninterrupted
 from penstock.journal.files import at_fork
 from penstock.journal.journal import Journal
-from penstock.journal.kinds import LEASES, Kind
+from penstock.journal.kinds import LEASES, MESSAGES, METADATA, Kind
 from penstock.limits import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
@@ -82,6 +82,7 @@ class Core:
         self.journal = journal
         self.shelf = shelf
         self.engine = engine
+        engine.make_sure_of_room = self.require_space
         self.ids = ids
         self.lock = threading.Lock()
         self.whole = _Whole(self)
@@ -265,6 +266,18 @@ class Core:
             raise BatchTooLarge(
                 f"a batch of {size} bytes is over the bound of {FRAME_BYTES_MAX} bytes: make it several"
             )
+
+    def require_space(self, size: int, settling: bool) -> None:
+        """What the engine asks before messages die or expire, which may take several commits."""
+        if self.journal is None:
+            return
+        try:
+            # What expires or is purged leaves the last of the reserve to acknowledging.
+            self.journal.require_space(METADATA if settling else MESSAGES, size)
+        except DiskFull:
+            if self.upkeep is not None:
+                self.upkeep.press()
+            raise
 
     def _leased(self) -> int:
         return sum(len(group.leases) for log in self.engine.logs.values() for group in log.groups.values())

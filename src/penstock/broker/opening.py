@@ -21,7 +21,6 @@ from penstock.errors import InvalidArgument
 from penstock.ids import SnowflakeIds
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal, check_settings
-from penstock.journal.kinds import MESSAGES, METADATA
 from penstock.journal.tail import Durability
 
 
@@ -81,7 +80,7 @@ def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0) -> Em
     clock = clock or SystemClock()
     ids = SnowflakeIds(node, clock)
     shelf = MemoryShelf()
-    engine = Engine(  # what expires or is purged leaves the last of the reserve to acknowledging
+    engine = Engine(
         seed=seed, fetch=fetching(shelf), take_ids=ids.take, make_room=lambda _size, _settling: None
     )
     broker = Embedded(Core(None, shelf, clock, engine, ids))
@@ -96,13 +95,11 @@ def on_disk(
     clock = clock or SystemClock()
     ids = SnowflakeIds(node, clock)
     shelf = JournalShelf()
-    engine = Engine(  # what expires or is purged leaves the last of the reserve to acknowledging
+    engine = Engine(
         seed=seed,
         fetch=fetching(shelf),
         take_ids=ids.take,
-        make_room=lambda size, settling: shelf.journal.require_space(
-            METADATA if settling else MESSAGES, size
-        ),
+        make_room=lambda _size, _settling: None,  # replaying asks for none; then the core answers
     )
 
     def sizes_matter(number: int) -> bool:

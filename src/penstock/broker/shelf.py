@@ -169,6 +169,12 @@ class Row:
             del self._starts[: self._gone], self._batches[: self._gone]
             self._gone = 0
 
+    @property
+    def stop(self) -> int:
+        """The offset behind the last one; below every other one if there is none."""
+        last = self._batches[-1] if self._batches else None
+        return -READ_AHEAD_SECTIONS if last is None else last.first + len(last.ids)
+
     def find(self, offset: int) -> Batch | None:
         """The batch that holds an offset, if it is here."""
         place = bisect_right(self._starts, offset) - 1
@@ -209,7 +215,13 @@ class JournalShelf:
         return self._read(log, offset)
 
     def _read(self, log: int, offset: int) -> Batch | None:
-        """Read the section that holds an offset, and some of what follows; None if it is lost, or was cleaned."""
+        """Read the section that holds an offset; None if it is lost, or was cleaned.
+
+        Whoever goes on where he was gets some of what follows too. Not who jumps: what falls due, and other priorities, come from anywhere.
+        """
+        before = self._read_ahead.get(log)
+        goes_on = before is not None and 0 <= offset - before.stop < READ_AHEAD_SECTIONS
+        most = READ_AHEAD_SECTIONS if goes_on else 1
         found: list[Batch] = []
         size = 0
         for sections, read in enumerate(self.journal.read(log, offset), 1):
@@ -217,7 +229,7 @@ class JournalShelf:
                 return None
             found += batches_of(read.section)
             size += read.section.bytes
-            if size >= READ_AHEAD_BYTES or sections >= READ_AHEAD_SECTIONS:
+            if size >= READ_AHEAD_BYTES or sections >= most:
                 break
         self._read_ahead[log] = row = Row(found)
         self._read_ahead.move_to_end(log)

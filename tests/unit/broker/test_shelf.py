@@ -230,12 +230,16 @@ def test_reading_ahead_has_no_bound(store: Store, monkeypatch: pytest.MonkeyPatc
         for first in range(30):
             store.publish(log, batch_at(first, 1, 500))
     for log in (1, 2, 3):
-        assert payload(store.shelf.get(log, 0), 0) == 0
+        assert [payload(store.shelf.get(log, offset), offset) for offset in (0, 1)] == [0, 1]
     assert list(store.shelf._read_ahead) == [2, 3]
     assert all(len(row._batches) <= 4 for row in store.shelf._read_ahead.values())
     monkeypatch.setattr(shelves, "READ_AHEAD_SECTIONS", 2)
     store.shelf.get(1, 0)
+    assert len(store.shelf._read_ahead[1]._batches) == 1  # who jumps gets nothing ahead
+    store.shelf.get(1, 1)
     assert len(store.shelf._read_ahead[1]._batches) == 2
+    store.shelf.get(1, 20)
+    assert len(store.shelf._read_ahead[1]._batches) == 1
 
 
 def test_what_the_cleaner_rewrote_is_mixed_up_or_what_it_dropped_comes_back(
