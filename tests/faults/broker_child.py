@@ -20,7 +20,7 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.broker import core, opening, ticket, upkeep
+from penstock.broker import monitor, opening, ticket, upkeep
 from penstock.broker.ledger import rows_of
 from penstock.broker.sync import Broker, Delivery, Queue
 from penstock.engine import history
@@ -65,7 +65,7 @@ def tell(*report: object) -> None:
 
 
 def _no_lease_rows() -> None:
-    core.rows_of = lambda events: rows_of([one for one in events if not isinstance(one, Leased)])  # type: ignore[attr-defined]
+    monitor.rows_of = lambda events: rows_of([one for one in events if not isinstance(one, Leased)])  # type: ignore[attr-defined]
     whole = Journal.append
 
     def append(self: Journal, rows: Any, **how: Any) -> Any:
@@ -95,7 +95,7 @@ def _letters_without_removal() -> None:
         dead = rest and isinstance(last, Settled) and last.outcome == Outcome.DEAD
         return rows_of(rest if dead else events)
 
-    core.rows_of = without  # type: ignore[attr-defined]
+    monitor.rows_of = without  # type: ignore[attr-defined]
 
 
 def _batches_in_two() -> None:

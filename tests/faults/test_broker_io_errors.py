@@ -162,7 +162,7 @@ def _upkeep(broker: Broker, witness: Witness) -> None:
     queue = work(broker)
     witness.publish(queue, 2)
     witness.ack(queue, queue.receive_many(3))
-    upkeep = broker._port.core.upkeep  # type: ignore[attr-defined]
+    upkeep = broker._port.monitor.upkeep  # type: ignore[attr-defined]
     upkeep.run()
     upkeep.run()
 
@@ -281,7 +281,7 @@ class Try:
 
     def _refuses(self, broker: Broker) -> None:
         """A broker whose journal failed says so, whatever it is asked."""
-        queue = Queue(broker, broker._port.core.engine.find("default", "work"))  # type: ignore[attr-defined]
+        queue = Queue(broker, broker._port.monitor.engine.find("default", "work"))  # type: ignore[attr-defined]
         for call in (
             lambda: queue.publish(b"never"),
             lambda: queue.publish_many([b"never", b"never"]),

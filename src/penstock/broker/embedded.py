@@ -1,6 +1,6 @@
 """The port over one engine in this process, in memory or on a journal.
 
-A command is checked, applied to the engine and recorded, under the lock and in the order that `core` describes. Handing out messages is `handing`'s;
+A command is checked, applied to the engine and recorded, under the lock and in the order that `monitor` describes. Handing out messages is `handing`'s;
 plain messages one at a time take a short way (`express`).
 """
 
@@ -12,9 +12,9 @@ from typing import Any, Final, Literal
 from penstock import argument
 from penstock.broker import compose
 from penstock.broker.contents import DECLARATION_BYTES_MAX, SECTION_OVERHEAD_BYTES, bytes_of, message_of
-from penstock.broker.core import Core
 from penstock.broker.express import Express, JournalExpress, visible_us
 from penstock.broker.handing import Handing, alive
+from penstock.broker.monitor import Monitor
 from penstock.broker.port import BrokerStats, Granted, Handle, How, QueueStats, Receipts, Redriven
 from penstock.broker.shelf import MemoryShelf
 from penstock.broker.ticket import Answer, Recorded, Ticket
@@ -37,23 +37,25 @@ SEEN_AT_ONCE: Final = 1000
 class Embedded:
     """A broker in this process."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-        self.clock: Clock = core.clock
-        self._handing = Handing(core)
-        self.express = Express(core) if isinstance(core.shelf, MemoryShelf) else None
-        self._short = JournalExpress(core, core.journal, self._handing) if core.journal is not None else None
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+        self.clock: Clock = monitor.clock
+        self._handing = Handing(monitor)
+        self.express = Express(monitor) if isinstance(monitor.shelf, MemoryShelf) else None
+        self._short = (
+            JournalExpress(monitor, monitor.journal, self._handing) if monitor.journal is not None else None
+        )
 
     def close(self, timeout_s: float | None = None) -> None:
         """Wake those who wait, finish what is under way, keep a snapshot, and let go.
 
         With a timeout, what is handed out may be settled for so long before.
         """
-        self.core.close(timeout_s)
+        self.monitor.close(timeout_s)
 
     def wake(self) -> None:
         """Look at the clock now: for clocks that are moved by hand."""
-        self.core.wake()
+        self.monitor.wake()
 
     # --- logs ---
 
@@ -63,15 +65,15 @@ class Embedded:
         name = check_name(name, kind="queue name", reserved_ok=create is False)
         policy = checked(policy)
         wanted = Policy.of(**policy)
-        with self.core.lock, self.core.whole:
-            now_us, change = self.core.begin()
-            log = self.core.engine.find(namespace, name)
+        with self.monitor.lock, self.monitor.whole:
+            now_us, change = self.monitor.begin()
+            log = self.monitor.engine.find(namespace, name)
             if log is None:
                 if create is False:
                     raise QueueNotFound(f"no queue named {name!r}; create it with create_queue({name!r})")
-                self.core.require_room(METADATA, DECLARATION_BYTES_MAX)
-                log = self.core.engine.declare(namespace, name, wanted, now_us, change)
-                self.core.skip_what_was_given_up(log)
+                self.monitor.require_room(METADATA, DECLARATION_BYTES_MAX)
+                log = self.monitor.engine.declare(namespace, name, wanted, now_us, change)
+                self.monitor.skip_what_was_given_up(log)
             elif create:
                 differing = "; ".join(map(str, differences(log.policy, policy))) or "with the same policy"
                 raise PolicyConflict(
@@ -79,9 +81,9 @@ class Embedded:
                 )
             else:
                 _require_same(log, policy)
-                self.core.engine.use(log, now_us)
+                self.monitor.engine.use(log, now_us)
             self._open_short_way(log)
-            return Recorded(log, self.core.record(change))
+            return Recorded(log, self.monitor.record(change))
 
     def _open_short_way(self, log: Log) -> None:
         """With the lock held: have plain messages of a plain queue take the short way."""
@@ -97,22 +99,22 @@ class Embedded:
             )
 
     def names(self, namespace: str) -> Ticket[list[str]]:
-        with self.core.lock, self.core.whole:
-            self.core.begin()
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin()
             return Answer(
-                [found for found in self.core.engine.names(namespace) if not is_dead_letter_name(found)]
+                [found for found in self.monitor.engine.names(namespace) if not is_dead_letter_name(found)]
             )
 
     def describe(self, log: Handle) -> Ticket[QueueStats]:
-        with self.core.lock, self.core.whole:
-            self.core.begin()
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin()
             return Answer(self._stats_of(alive(log)))
 
     def _stats_of(self, log: Log) -> QueueStats:
         group = min(log.groups.values(), key=lambda found: len(found.settled), default=None)
         dead = None
         if not is_dead_letter_name(log.name):
-            dead = self.core.engine.find(log.namespace, dead_letter_target(log))
+            dead = self.monitor.engine.find(log.namespace, dead_letter_target(log))
         return QueueStats(
             name=log.name,
             depth=log.depth,
@@ -130,10 +132,10 @@ class Embedded:
 
     def stats(self) -> BrokerStats:
         """What the broker knows of itself."""
-        with self.core.lock, self.core.whole:
-            self.core.begin()
-            each = [self._stats_of(log) for log in self.core.engine.logs.values()]
-            journal = None if self.core.journal is None else self.core.journal.stats()
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin()
+            each = [self._stats_of(log) for log in self.monitor.engine.logs.values()]
+            journal = None if self.monitor.journal is None else self.monitor.journal.stats()
             return BrokerStats(
                 queues=len(each),
                 ready=sum(found.ready for found in each),
@@ -141,8 +143,8 @@ class Embedded:
                 delayed=sum(found.delayed for found in each),
                 retrying=sum(found.retrying for found in each),
                 published=sum(found.published for found in each),
-                delivered=self.core.delivered,
-                acked=self.core.acked,
+                delivered=self.monitor.delivered,
+                acked=self.monitor.acked,
                 journal=journal,
             )
 
@@ -150,30 +152,30 @@ class Embedded:
         self, log: Handle, what: Literal["alter", "delete", "purge", "dead-letters", "redrive"], **policy: Any
     ) -> Ticket[Any]:
         fields = checked(policy)
-        with self.core.lock, self.core.whole:
-            now_us, change = self.core.begin()
+        with self.monitor.lock, self.monitor.whole:
+            now_us, change = self.monitor.begin()
             found = alive(log)
-            self.core.require_room(METADATA, DECLARATION_BYTES_MAX)
+            self.monitor.require_room(METADATA, DECLARATION_BYTES_MAX)
             answer: Any = None
             if what == "alter":
-                self.core.engine.alter(found, altered(found.policy, **fields), now_us, change)
+                self.monitor.engine.alter(found, altered(found.policy, **fields), now_us, change)
                 self._open_short_way(found)
             elif what == "delete":
-                self.core.engine.delete(found, now_us, change)
+                self.monitor.engine.delete(found, now_us, change)
             elif what == "purge":
-                answer = self.core.engine.purge(found, now_us, change)
+                answer = self.monitor.engine.purge(found, now_us, change)
             elif (
                 what == "redrive"
             ):  # what is to be redriven: its dead letters if it has some, or itself if it holds those of others
                 answer = None
                 if not is_dead_letter_name(found.name):
-                    answer = self.core.engine.find(found.namespace, dead_letter_target(found))
-                if answer is None and self.core.engine.holds_dead_letters(found):
+                    answer = self.monitor.engine.find(found.namespace, dead_letter_target(found))
+                if answer is None and self.monitor.engine.holds_dead_letters(found):
                     answer = found
             else:
-                answer = self.core.engine.dead_letters(found, now_us, change)
+                answer = self.monitor.engine.dead_letters(found, now_us, change)
             # What another caller has just changed may not be durable yet: then this answer waits for that too.
-            return Answer(answer) if what == "redrive" else Recorded(answer, self.core.record(change))
+            return Answer(answer) if what == "redrive" else Recorded(answer, self.monitor.record(change))
 
     # --- publishing ---
 
@@ -183,17 +185,17 @@ class Embedded:
             payload = messages[0]
             if type(payload) is bytes and (ticket := self._short.publish(found, payload)) is not None:
                 return ticket
-        batch = compose.batch_of(messages, found.policy, self.core.now())
-        with self.core.lock, self.core.whole:
-            now_us, change = self.core.begin()
+        batch = compose.batch_of(messages, found.policy, self.monitor.now())
+        with self.monitor.lock, self.monitor.whole:
+            now_us, change = self.monitor.begin()
             if not batch.payloads:
                 return Answer([])
             if found.deleted:
                 alive(found)
-            self.core.require_room(MESSAGES, bytes_of(batch))
-            batch.ids = self.core.ids.take(len(batch.payloads))
-            ids = self.core.engine.publish(found, batch, now_us, change)
-            return Recorded(ids, self.core.record(change))
+            self.monitor.require_room(MESSAGES, bytes_of(batch))
+            batch.ids = self.monitor.ids.take(len(batch.payloads))
+            ids = self.monitor.engine.publish(found, batch, now_us, change)
+            return Recorded(ids, self.monitor.record(change))
 
     # --- receiving ---
 
@@ -232,34 +234,34 @@ class Embedded:
             short = self._short.ack(alive(log), offsets[0], numbers[0])
             if short is not None:
                 return short
-        with self.core.lock, self.core.whole:
-            now_us, change = self.core.begin(settling=True)
+        with self.monitor.lock, self.monitor.whole:
+            now_us, change = self.monitor.begin(settling=True)
             found = alive(log)
             group = found.group(receipts.group)
-            engine = self.core.engine
-            self.core.require_room(
+            engine = self.monitor.engine
+            self.monitor.require_room(
                 SETTLEMENTS, SECTION_OVERHEAD_BYTES + 32 * len(offsets) + 4 * len(error or "")
             )
             if how == "ack":
-                self.core.acked += engine.ack(found, group, offsets, numbers, now_us, change)
+                self.monitor.acked += engine.ack(found, group, offsets, numbers, now_us, change)
             elif how == "nack":
                 engine.nack(found, group, offsets, numbers, delay_us, error, now_us, change)
             elif how == "reject":
                 engine.reject(found, group, offsets, numbers, error, now_us, change)
             else:
                 engine.give_back(found, group, offsets, numbers, now_us, change)
-            if self.core.draining:
-                self.core.settled.notify_all()
-            return Recorded(None, self.core.record(change))
+            if self.monitor.draining:
+                self.monitor.settled.notify_all()
+            return Recorded(None, self.monitor.record(change))
 
     def extend(self, log: Handle, receipts: Receipts, wait_us: int) -> Ticket[None]:
-        with self.core.lock, self.core.whole:
-            now_us, _ = self.core.begin(settling=True)
+        with self.monitor.lock, self.monitor.whole:
+            now_us, _ = self.monitor.begin(settling=True)
             found = alive(log)
-            self.core.engine.extend(
+            self.monitor.engine.extend(
                 found, found.group(receipts.group), receipts.offsets, receipts.numbers, now_us + wait_us
             )
-            self.core.follow()
+            self.monitor.follow()
             return Answer(None)
 
     # --- looking, and moving dead letters ---
@@ -267,8 +269,8 @@ class Embedded:
     def read(
         self, log: Handle, count: int, *, where: Callable[[Message], bool] | None = None
     ) -> Ticket[list[Message]]:
-        with self.core.lock, self.core.whole:
-            self.core.begin()
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin()
             found = alive(log)
             return Answer([message for _, message in self._upcoming(found, count, where)])
 
@@ -281,7 +283,7 @@ class Embedded:
             for offset in range(piece[1], piece[2]):
                 if len(found) >= count:
                     return found
-                batch = self.core.shelf.get(log.number, offset)
+                batch = self.monitor.shelf.get(log.number, offset)
                 if batch is None:
                     continue
                 message = message_of(batch, offset - batch.first)
@@ -298,23 +300,23 @@ class Embedded:
         to: str | None,
         span: range | None,
     ) -> Ticket[Redriven]:
-        with self.core.lock, self.core.whole:
-            now_us, change = self.core.begin()
+        with self.monitor.lock, self.monitor.whole:
+            now_us, change = self.monitor.begin()
             found = alive(log)
             target = None
             if to is not None:
-                target = self.core.engine.find(found.namespace, to)
+                target = self.monitor.engine.find(found.namespace, to)
                 if target is None:
                     raise QueueNotFound(f"no queue named {to!r}; create it with create_queue({to!r})")
                 if target is found:
                     raise InvalidArgument(f"{to!r} holds these dead letters: redrive them to another queue")
             whole = range(found.arrived) if span is None else span
             chosen, left = self._to_redrive(found, target, count, where, whole)
-            moved = dead.redrive(self.core.engine, found, chosen, target, now_us, change)
+            moved = dead.redrive(self.monitor.engine, found, chosen, target, now_us, change)
             if len(moved) < len(chosen):  # there was no room for all of them
                 left = range(next(offset for offset in chosen if offset not in moved), whole.stop)
             answer = Redriven(len(moved), left)
-            return Recorded(answer, self.core.record(change)) if change else Answer(answer)
+            return Recorded(answer, self.monitor.record(change)) if change else Answer(answer)
 
     def _to_redrive(
         self, log: Log, target: Log | None, count: int, where: Callable[[Message], bool] | None, span: range
@@ -328,10 +330,10 @@ class Embedded:
         group = log.group()
         for gap in group.settled.gaps(span.start, span.stop):
             for offset in gap:
-                batch = self.core.shelf.get(log.number, offset)
+                batch = self.monitor.shelf.get(log.number, offset)
                 if batch is not None and offset not in group.leases:
                     message = message_of(batch, offset - batch.first)
-                    if dead.has_way_back(self.core.engine, log, message.headers, target) and (
+                    if dead.has_way_back(self.monitor.engine, log, message.headers, target) and (
                         where is None or where(message)
                     ):
                         more = SECTION_OVERHEAD_BYTES + bytes_of(
@@ -341,7 +343,7 @@ class Embedded:
                             return chosen, range(offset, span.stop)
                         chosen.append(offset)
                         size += more
-                        self.core.require_room(MESSAGES, size)
+                        self.monitor.require_room(MESSAGES, size)
                 seen += 1
                 if len(chosen) == count or seen == SEEN_AT_ONCE:
                     return chosen, range(offset + 1, span.stop)

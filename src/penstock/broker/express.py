@@ -34,8 +34,8 @@ from penstock.journal.rows import Rows
 from penstock.limits import ID_NODE_BITS, ID_SEQUENCE_BITS, PRIORITY_DEFAULT
 
 if TYPE_CHECKING:
-    from penstock.broker.core import Core
     from penstock.broker.handing import Handing
+    from penstock.broker.monitor import Monitor
 
 #: The answer that it must be done the ordinary way.
 LATER: Final = object()
@@ -51,20 +51,20 @@ _SEQUENCE: Final = (1 << ID_SEQUENCE_BITS) - 1
 class Express:
     """The short way of a broker that is only in memory."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
-        self._engine = core.engine
-        self._alarms = core.engine._alarms
-        self._ids = core.ids
-        self._shelf: Any = core.shelf
-        self._monotonic_ns = nanoseconds_of(core.clock)
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
+        self._engine = monitor.engine
+        self._alarms = monitor.engine._alarms
+        self._ids = monitor.ids
+        self._shelf: Any = monitor.shelf
+        self._monotonic_ns = nanoseconds_of(monitor.clock)
 
     def publish(self, log: Any, payload: bytes) -> int:
         """The message's id, or 0 if it must be published the ordinary way."""
-        core = self._core
-        with core.lock:
+        monitor = self._monitor
+        with monitor.lock:
             try:
-                now_us = self._monotonic_ns() // 1000 + core.ahead_us
+                now_us = self._monotonic_ns() // 1000 + monitor.ahead_us
                 alarms = self._alarms
                 plain = log.plain
                 if (
@@ -72,7 +72,7 @@ class Express:
                     or type(payload) is not bytes
                     or len(payload) > plain.bytes_max
                     or (alarms and alarms[0][0] <= now_us)
-                    or core.express_closed
+                    or monitor.express_closed
                 ):
                     return 0
                 ids = self._ids
@@ -82,7 +82,7 @@ class Express:
                 else:
                     ids._last = given
                 if not given & _LOOK_UP:
-                    core.now()  # the wall clock may have been set forward
+                    monitor.now()  # the wall clock may have been set forward
                 offset = log.next_offset
                 log.next_offset = log.arrived = offset + 1
                 log.published += 1
@@ -93,18 +93,18 @@ class Express:
                 plain.lanes.count += 1
                 return given
             except BaseException as error:  # it may be half done
-                core.fail(error)
+                monitor.fail(error)
                 raise
 
     def receive(self, log: Any, make: Any, queue: Any) -> Any:
         """The next message, None if there is none, or `LATER`."""
-        core = self._core
-        with core.lock:
+        monitor = self._monitor
+        with monitor.lock:
             try:
-                now_us = self._monotonic_ns() // 1000 + core.ahead_us
+                now_us = self._monotonic_ns() // 1000 + monitor.ahead_us
                 alarms = self._alarms
                 plain = log.plain
-                if plain is None or (alarms and alarms[0][0] <= now_us) or core.express_closed:
+                if plain is None or (alarms and alarms[0][0] <= now_us) or monitor.express_closed:
                     return LATER
                 lanes, lane = plain.lanes, plain.lane
                 if not lanes.count:
@@ -115,9 +115,9 @@ class Express:
                 content = plain.contents.get(offset)
                 if type(content) is not tuple:
                     return LATER
-                number = _hold_first(core, log, plain, None, now_us)
+                number = _hold_first(monitor, log, plain, None, now_us)
             except BaseException as error:  # it may be half done
-                core.fail(error)
+                monitor.fail(error)
                 raise
         payload, given, time_us = content
         return make(
@@ -126,11 +126,11 @@ class Express:
 
     def ack(self, log: Any, offset: int, number: int) -> bool:
         """Whether it was acknowledged; if not, it must be tried the ordinary way."""
-        core = self._core
-        with core.lock:
+        monitor = self._monitor
+        with monitor.lock:
             try:
                 plain = log.plain
-                if plain is None or core.express_closed:
+                if plain is None or monitor.express_closed:
                     return False
                 group = plain.group
                 leases = group.leases
@@ -142,23 +142,23 @@ class Express:
                     or group.overdue
                     or (
                         lease.deadline_us is not None
-                        and lease.deadline_us <= self._monotonic_ns() // 1000 + core.ahead_us
+                        and lease.deadline_us <= self._monotonic_ns() // 1000 + monitor.ahead_us
                     )
                 ):
                     return False
                 leases.remove(offset)
                 group.settled.add_one(offset)
                 plain.contents.pop(offset, None)
-                core.acked += 1
+                monitor.acked += 1
                 return True
             except BaseException as error:  # it may be half done
-                core.fail(error)
+                monitor.fail(error)
                 raise
 
 
-def _hold_first(core: Core, log: Log, plain: Plain, consumer: str | None, now_us: int) -> int:
+def _hold_first(monitor: Monitor, log: Log, plain: Plain, consumer: str | None, now_us: int) -> int:
     """Have a new lease hold the first message of the lane, which is in the queue's only piece or in its first; the lease's number."""
-    lanes, lane, engine = plain.lanes, plain.lane, core.engine
+    lanes, lane, engine = plain.lanes, plain.lane, monitor.engine
     place, offset, stop, priority = lane._queue[0]
     if stop == offset + 1:
         lane._queue.popleft()
@@ -175,8 +175,8 @@ def _hold_first(core: Core, log: Log, plain: Plain, consumer: str | None, now_us
         heappush(leases._deadlines, (deadline_us, number, lease))
         if log.alarm_us is None or deadline_us < log.alarm_us:
             engine._set_alarm_at(log, deadline_us)
-            core.follow()
-    core.delivered += 1
+            monitor.follow()
+    monitor.delivered += 1
     return number
 
 
@@ -186,25 +186,25 @@ def _hold_first(core: Core, log: Log, plain: Plain, consumer: str | None, now_us
 class Arrival:
     """A plain message that is being recorded; called when it is durable."""
 
-    __slots__ = ("_core", "_plain", "arrivals")
+    __slots__ = ("_monitor", "_plain", "arrivals")
 
-    def __init__(self, core: Core, plain: Plain, log: Log, batch: Batch) -> None:
-        self._core = core
+    def __init__(self, monitor: Monitor, plain: Plain, log: Log, batch: Batch) -> None:
+        self._monitor = monitor
         self._plain = plain
         self.arrivals = [(log, batch.first, batch)]
 
     def __call__(self) -> None:
-        core, plain = self._core, self._plain
+        monitor, plain = self._monitor, self._plain
         log, first, _ = self.arrivals[0]
-        with core.lock, core.whole:
-            core.on_the_way.remove(self)
-            now_us = core.now()
+        with monitor.lock, monitor.whole:
+            monitor.on_the_way.remove(self)
+            now_us = monitor.now()
             if (
                 log.plain is not plain
-                or core.express_closed
+                or monitor.express_closed
                 or (log.alarm_us is not None and log.alarm_us <= now_us)
             ):
-                core.have_arrive(self.arrivals, now_us)
+                monitor.have_arrive(self.arrivals, now_us)
                 return
             log.arrived = first + 1
             if log.priorities.last != PRIORITY_DEFAULT:
@@ -216,35 +216,35 @@ class Arrival:
 class JournalExpress:
     """The short way of a broker on a journal. Its answers are tickets; None sends the caller the ordinary way."""
 
-    def __init__(self, core: Core, journal: Journal, handing: Handing) -> None:
-        self._core = core
+    def __init__(self, monitor: Monitor, journal: Journal, handing: Handing) -> None:
+        self._monitor = monitor
         self._journal = journal
         self._handing = handing
-        self._shelf = core.shelf
-        self._ids = core.ids
-        self._engine = core.engine
+        self._shelf = monitor.shelf
+        self._ids = monitor.ids
+        self._engine = monitor.engine
 
     def _now(self, size: int) -> int:
         """With the lock held: the present; 0 if something is to be done first, or there might be no room for so many bytes."""
-        core = self._core
-        if core.express_closed or not self._journal.has_room(size):
+        monitor = self._monitor
+        if monitor.express_closed or not self._journal.has_room(size):
             return 0
-        now_us = core.now()
+        now_us = monitor.now()
         next_us = self._engine.next_us
         return 0 if next_us is not None and next_us <= now_us else now_us
 
     def _append(self, row: Rows, *, sync: bool, then: Arrival | None = None) -> Record:
-        if self._core.upkeep is not None:
-            self._core.upkeep.count()
+        if self._monitor.upkeep is not None:
+            self._monitor.upkeep.count()
         try:
             return self._journal.append_one(row, sync=sync, then=then)
         except BaseException as error:  # what was done to the engine is not recorded
-            self._core.fail(error)
+            self._monitor.fail(error)
             raise
 
     def publish(self, log: Log, payload: bytes) -> Ticket[Sequence[int]] | None:
-        core = self._core
-        with core.lock, core.whole:
+        monitor = self._monitor
+        with monitor.lock, monitor.whole:
             plain = log.plain
             size = len(payload)
             if plain is None or size > plain.bytes_max or not (now_us := self._now(ROW_BYTES_MAX + size)):
@@ -256,14 +256,14 @@ class JournalExpress:
             self._engine.last_id = given
             batch = Batch([payload], [given], now_us, PRIORITY_DEFAULT, first=first, size=size)
             self._shelf.put(log.number, batch)
-            arrival = Arrival(core, plain, log, batch)
-            core.on_the_way.append(arrival)
+            arrival = Arrival(monitor, plain, log, batch)
+            monitor.on_the_way.append(arrival)
             row = message_row(log.number, first, given, now_us, payload)
             return Recorded(batch.ids, self._append(row, sync=True, then=arrival))
 
     def lease(self, log: Log, consumer: str | None) -> Ticket[Granted | None] | None:
-        core = self._core
-        with core.lock, core.whole:
+        monitor = self._monitor
+        with monitor.lock, monitor.whole:
             plain = log.plain
             if plain is None:
                 return None
@@ -280,15 +280,15 @@ class JournalExpress:
             batch = self._shelf.get(log.number, offset)
             if batch is None:
                 return None
-            number = _hold_first(core, log, plain, consumer, now_us)
+            number = _hold_first(monitor, log, plain, consumer, now_us)
             row = offset - batch.first
             granted = Granted(DEFAULT_GROUP, number, (offset,), 1, [Run(batch, row, row + 1)])
             record = self._append(lease_row(log.number, DEFAULT_GROUP, offset, consumer, now_us), sync=False)
             return Leasing(granted, record, self._handing.take_back, log)
 
     def ack(self, log: Log, offset: int, number: int) -> Ticket[None] | None:
-        core = self._core
-        with core.lock, core.whole:
+        monitor = self._monitor
+        with monitor.lock, monitor.whole:
             plain = log.plain
             if plain is None:
                 return None
@@ -304,7 +304,7 @@ class JournalExpress:
                 return None
             group.leases.remove(offset)
             group.settled.add_one(offset)
-            core.acked += 1
+            monitor.acked += 1
             return Recorded(None, self._append(ack_row(log.number, DEFAULT_GROUP, offset, now_us), sync=True))
 
 

@@ -7,7 +7,7 @@ or loop wakes to find it. If he has gone meanwhile, what was leased for him goes
 from __future__ import annotations
 
 from penstock.broker.contents import SECTION_OVERHEAD_BYTES
-from penstock.broker.core import NOTHING, Core
+from penstock.broker.monitor import NOTHING, Monitor
 from penstock.broker.port import Granted, Handle
 from penstock.broker.shelf import runs_of
 from penstock.broker.ticket import Answer, Leasing, Recorded, Refused, Ticket, Waiting
@@ -21,16 +21,16 @@ from penstock.journal.kinds import LEASES
 class Handing:
     """What hands out the messages of a broker."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
-        core.serve = self.serve
-        core.dismiss = self.dismiss
+    def __init__(self, monitor: Monitor) -> None:
+        self.monitor = monitor
+        monitor.serve = self.serve
+        monitor.dismiss = self.dismiss
 
     def lease(
         self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool
     ) -> Ticket[Granted | None]:
-        with self.core.lock, self.core.whole:
-            now_us, change = self.core.begin()
+        with self.monitor.lock, self.monitor.whole:
+            now_us, change = self.monitor.begin()
             found = alive(log)
             found.used_us = now_us
             ticket = self._try_lease(found, found.group(group), count, consumer, keep, now_us, change)
@@ -42,7 +42,7 @@ class Handing:
                 (found, group), count, consumer, keep=keep,
                 deadline_us=None if wait_us is None else now_us + wait_us, give_up=self.give_up,
             )  # fmt: skip
-            self.core.wait_in_line(waiting)
+            self.monitor.wait_in_line(waiting)
             return waiting
 
     def _try_lease(
@@ -57,15 +57,15 @@ class Handing:
     ) -> Ticket[Granted | None] | None:
         """With the lock held: lease what is ready; None if nothing is."""
         while group.lanes.count and _is_active(log, consumer):
-            self.core.require_room(LEASES, SECTION_OVERHEAD_BYTES + 16 * min(count, group.lanes.count))
-            grant = self.core.engine.lease(log, group, count, consumer, now_us, change, keep=keep)
+            self.monitor.require_room(LEASES, SECTION_OVERHEAD_BYTES + 16 * min(count, group.lanes.count))
+            grant = self.monitor.engine.lease(log, group, count, consumer, now_us, change, keep=keep)
             if grant is None:
                 return None
-            runs, lost = runs_of(self.core.shelf, log.number, grant.offsets)
+            runs, lost = runs_of(self.monitor.shelf, log.number, grant.offsets)
             if lost and grant.number:
-                self.core.engine.lose(log, group, lost, now_us, change)
-            self.core.delivered += len(grant.offsets) - len(lost)
-            record = self.core.record(change, sync=not grant.number)
+                self.monitor.engine.lose(log, group, lost, now_us, change)
+            self.monitor.delivered += len(grant.offsets) - len(lost)
+            record = self.monitor.record(change, sync=not grant.number)
             if runs:
                 held = [offset for offset in grant.offsets if offset not in lost] if lost else grant.offsets
                 attempts = grant.attempts
@@ -80,46 +80,52 @@ class Handing:
     def serve(self, log: Log) -> None:
         """With the lock held: lease for those who wait, in the order in which they came."""
         for name, group in log.groups.items():
-            for waiting in self.core.lines.of(log, name):
+            for waiting in self.monitor.lines.of(log, name):
                 if not group.lanes.count:
                     break
                 if not waiting.stands or not _is_active(log, waiting.consumer):
                     continue
                 try:
                     ticket = self._try_lease(
-                        log, group, waiting.count, waiting.consumer, waiting.keep, self.core.now(), Change()
+                        log,
+                        group,
+                        waiting.count,
+                        waiting.consumer,
+                        waiting.keep,
+                        self.monitor.now(),
+                        Change(),
                     )
                 except PenstockError as error:
                     ticket = Refused(error)
                 if ticket is None:
                     break
                 # He may have been answered meanwhile, if the queue was deleted, or the broker failed.
-                self.core.answer(waiting, ticket)
+                self.monitor.answer(waiting, ticket)
 
     def give_up(self, waiting: Waiting, *, granted: bool = True) -> None:
         """Somebody stops waiting. What was `granted` meanwhile goes back, unless he still wants that."""
-        with self.core.lock, self.core.whole:
-            self.core.answer(waiting, NOTHING)
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.answer(waiting, NOTHING)
         if granted and isinstance(waiting.outcome, Leasing):
             waiting.outcome.abandon()
 
     def take_back(self, log: Log, granted: Granted) -> None:
         """Whoever was granted messages will never see them: they go back to their places."""
-        with self.core.lock, self.core.whole:
-            if not granted.number or self.core.failure is not None or log.deleted:
+        with self.monitor.lock, self.monitor.whole:
+            if not granted.number or self.monitor.failure is not None or log.deleted:
                 return
-            now_us, change = self.core.begin(settling=True)
-            self.core.settled.notify_all()
+            now_us, change = self.monitor.begin(settling=True)
+            self.monitor.settled.notify_all()
             group = log.group(granted.group)
             found = zip(granted.offsets, group.leases.of(granted.offsets), strict=True)
             held = [offset for offset, lease in found if lease is not None and lease.number == granted.number]
             if held:
-                self.core.engine.give_back(log, group, held, [granted.number] * len(held), now_us, change)
-                self.core.record(change, sync=False)
+                self.monitor.engine.give_back(log, group, held, [granted.number] * len(held), now_us, change)
+                self.monitor.record(change, sync=False)
 
     def attach(self, log: Handle, group: str, consumer: str) -> Ticket[str]:
-        with self.core.lock, self.core.whole:
-            self.core.begin()
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin()
             found = alive(log)
             found.group(group)
             name, number = consumer, 1
@@ -130,36 +136,36 @@ class Handing:
             return Answer(name)
 
     def release(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
-        with self.core.lock, self.core.whole:
-            if self.core.failure is not None:
+        with self.monitor.lock, self.monitor.whole:
+            if self.monitor.failure is not None:
                 return Answer(None)  # it has nothing any more
-            now_us, change = self.core.begin(settling=True)
+            now_us, change = self.monitor.begin(settling=True)
             found = log if isinstance(log, Log) else alive(log)
-            self.core.settled.notify_all()
+            self.monitor.settled.notify_all()
             if not found.deleted:
                 self._detach(found, group, consumer, now_us)
                 held = found.group(group).leases.held_for(consumer)
                 if held:
                     numbers = [found.group(group).leases.number_of(offset) for offset in held]
-                    self.core.engine.give_back(found, found.group(group), held, numbers, now_us, change)
+                    self.monitor.engine.give_back(found, found.group(group), held, numbers, now_us, change)
             if change:
-                return Recorded(None, self.core.record(change, sync=False))
-            self.core.follow()  # the next one may be active now
+                return Recorded(None, self.monitor.record(change, sync=False))
+            self.monitor.follow()  # the next one may be active now
             return Answer(None)
 
     def _detach(self, log: Log, group: str, consumer: str, now_us: int) -> None:
         """With the lock held: what a consumer waits for will not come, and the next one may be active."""
         log.consumers.pop(consumer, None)
-        self.core.engine.use(log, now_us)
-        for waiting in self.core.lines.of(log, group):
+        self.monitor.engine.use(log, now_us)
+        for waiting in self.monitor.lines.of(log, group):
             if waiting.consumer == consumer:
-                self.core.answer(waiting, NOTHING)
-        self.core.engine.stirred.add(log)
+                self.monitor.answer(waiting, NOTHING)
+        self.monitor.engine.stirred.add(log)
 
     def dismiss(self, log: Log) -> None:
         """With the lock held: a queue is gone, and those who wait for it wait in vain."""
-        for waiting in self.core.lines.of_log(log):
-            self.core.answer(waiting, Refused(QueueNotFound(f"the queue {log.name!r} was deleted")))
+        for waiting in self.monitor.lines.of_log(log):
+            self.monitor.answer(waiting, Refused(QueueNotFound(f"the queue {log.name!r} was deleted")))
 
 
 def alive(handle: Handle) -> Log:

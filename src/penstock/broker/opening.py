@@ -9,9 +9,9 @@ from typing import Any
 from penstock import argument, limits
 from penstock.broker import sync
 from penstock.broker.contents import fetching
-from penstock.broker.core import Core
 from penstock.broker.embedded import Embedded
 from penstock.broker.ledger import events_of
+from penstock.broker.monitor import Monitor
 from penstock.broker.shelf import JournalShelf, MemoryShelf
 from penstock.broker.upkeep import Upkeep
 from penstock.clock import Clock, ManualClock, SystemClock
@@ -83,8 +83,8 @@ def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0) -> Em
     engine = Engine(
         seed=seed, fetch=fetching(shelf), take_ids=ids.take, make_room=lambda _size, _settling: None
     )
-    broker = Embedded(Core(None, shelf, clock, engine, ids))
-    _follow(clock, broker.core)
+    broker = Embedded(Monitor(None, shelf, clock, engine, ids))
+    _follow(clock, broker.monitor)
     return broker
 
 
@@ -99,7 +99,7 @@ def on_disk(
         seed=seed,
         fetch=fetching(shelf),
         take_ids=ids.take,
-        make_room=lambda _size, _settling: None,  # replaying asks for none; then the core answers
+        make_room=lambda _size, _settling: None,  # replaying asks for none; then the monitor answers
     )
 
     def sizes_matter(number: int) -> bool:
@@ -115,19 +115,19 @@ def on_disk(
         ids.after(engine.last_id)
         engine.begin_epoch(journal.epoch)
         shelf.journal = journal
-        core = Core(journal, shelf, clock, engine, ids)
-        broker = Embedded(core)
-        core.settle_down()
-        journal.tell_of_failure(core.hear_of_failure)
-        core.upkeep = Upkeep(core, journal)
-        _follow(clock, core)
+        monitor = Monitor(journal, shelf, clock, engine, ids)
+        broker = Embedded(monitor)
+        monitor.settle_down()
+        journal.tell_of_failure(monitor.hear_of_failure)
+        monitor.upkeep = Upkeep(monitor, journal)
+        _follow(clock, monitor)
     except BaseException:
         journal.close()
         raise
     return broker
 
 
-def _follow(clock: Clock, core: Core) -> None:
+def _follow(clock: Clock, monitor: Monitor) -> None:
     """A clock that is moved by hand says so: there is no timer then."""
     if isinstance(clock, ManualClock):
-        clock.tell(core.heed)
+        clock.tell(monitor.heed)

@@ -20,7 +20,7 @@ from penstock.journal.kinds import CLEANED
 from penstock.journal.rows import Rows
 
 if TYPE_CHECKING:
-    from penstock.broker.core import Core
+    from penstock.broker.monitor import Monitor
 
 #: Changes between two snapshots: replaying so many takes about a second.
 CHANGES_AT_ONCE: Final = 20_000
@@ -40,8 +40,8 @@ _LOG: Final = logging.getLogger("penstock.broker")
 class Upkeep:
     """What keeps a broker's journal short."""
 
-    def __init__(self, core: Core, journal: Journal) -> None:
-        self._core = core
+    def __init__(self, monitor: Monitor, journal: Journal) -> None:
+        self._monitor = monitor
         self._journal = journal
         self._changes = 0
         self._acked = 0
@@ -57,7 +57,7 @@ class Upkeep:
         self._changes += 1
         if (
             self._changes >= CHANGES_AT_ONCE
-            or (self._pressed and self._core.acked > self._acked)
+            or (self._pressed and self._monitor.acked > self._acked)
             or self._journal.written - self._written >= BYTES_AT_ONCE
         ):
             self._begin()
@@ -68,14 +68,14 @@ class Upkeep:
         Not before something is: the snapshot that cleaning needs is written at the cost of what is reserved for acknowledging.
         """
         self._pressed = True
-        if self._core.acked > self._acked:
+        if self._monitor.acked > self._acked:
             self._begin()
 
     def _begin(self) -> None:
         if self._stopped.is_set():
             return
         self._changes = 0
-        self._acked = self._core.acked
+        self._acked = self._monitor.acked
         self._written = self._journal.written
         if self._thread is None:
             self._thread = threading.Thread(target=self._keep_up, name="penstock-upkeep", daemon=True)
@@ -118,15 +118,15 @@ class Upkeep:
 
     def snapshot(self) -> None:
         """Keep the engine's state. What is on its way will have arrived when the barrier is reached."""
-        with self._core.lock, self._core.whole:
+        with self._monitor.lock, self._monitor.whole:
             self._require_trust()
-            state = self._core.engine.encode()
+            state = self._monitor.engine.encode()
             coming = [
                 (log.number, first, batch)
-                for unit in self._core.on_the_way
+                for unit in self._monitor.on_the_way
                 for log, first, batch in unit.arrivals
             ]
-            now_us = self._core.now()
+            now_us = self._monitor.now()
             barrier = self._journal.barrier()
         if coming:
             twin = Engine(
@@ -144,14 +144,14 @@ class Upkeep:
 
     def _require_trust(self) -> None:
         """With the lock held: nothing is kept, or thrown away, by what an engine says that may be half changed."""
-        if self._core.failure is not None and not isinstance(self._core.failure, BrokerClosed):
-            raise fresh_copy(self._core.failure)
+        if self._monitor.failure is not None and not isinstance(self._monitor.failure, BrokerClosed):
+            raise fresh_copy(self._monitor.failure)
 
     def dead_ranges(self, number: int, first: int, last: int) -> list[DeadRange]:
         """Which messages of a log nobody needs any more, for the cleaner."""
-        with self._core.lock, self._core.whole:
+        with self._monitor.lock, self._monitor.whole:
             self._require_trust()
-            log = self._core.engine.logs.get(number)
+            log = self._monitor.engine.logs.get(number)
             if log is None:
                 return [DeadRange(first, last, SETTLED_BY_ALL)]
             return [

@@ -203,7 +203,7 @@ class BrokerMachine(RuleBasedStateMachine):
     @rule(killed=st.booleans())
     def reopen(self, killed: bool) -> None:
         if killed:  # nothing is said to the broker: its journal is taken away
-            self.broker._port.core.journal.close()  # type: ignore[attr-defined]
+            self.broker._port.monitor.journal.close()  # type: ignore[attr-defined]
         else:
             self.broker.close()
         self.deliveries = []

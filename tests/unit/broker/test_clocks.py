@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import penstock
-from penstock.broker import core, sync
+from penstock.broker import monitor, sync
 from penstock.broker.opening import in_memory, on_disk
 from penstock.clock import SECOND_US, ManualClock, SystemClock, to_datetime
 from penstock.errors import BrokerClosed, JournalFailed
@@ -44,10 +44,10 @@ def opening(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Opening]
         broker.close()
 
 
-def core_of(broker: sync.Broker) -> core.Core:
+def core_of(broker: sync.Broker) -> monitor.Monitor:
     found: Any = broker._port
-    assert isinstance(found.core, core.Core)
-    return found.core
+    assert isinstance(found.monitor, monitor.Monitor)
+    return found.monitor
 
 
 def waiting(queue: sync.Queue, timeout: float | None) -> Any:
@@ -205,8 +205,8 @@ def test_a_clock_of_ones_own_that_jumps_is_noticed_by_those_who_call(opening: Op
 
 
 def test_the_machines_clock_is_looked_at_all_the_time(opening: Opening) -> None:
-    assert core_of(opening(SystemClock()))._nap_s == core.NAP_S
-    assert core_of(opening(Ticking()))._nap_s == core.FOREIGN_NAP_S
+    assert core_of(opening(SystemClock()))._nap_s == monitor.NAP_S
+    assert core_of(opening(Ticking()))._nap_s == monitor.FOREIGN_NAP_S
 
 
 def test_the_timer_of_a_clock_of_ones_own_outlives_its_broker() -> None:

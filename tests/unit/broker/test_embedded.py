@@ -18,8 +18,8 @@ import msgspec
 import pytest
 
 from penstock.broker import aio, embedded, sync
-from penstock.broker.core import Core
 from penstock.broker.embedded import Embedded
+from penstock.broker.monitor import Monitor
 from penstock.broker.opening import in_memory, on_disk
 from penstock.broker.port import Receipts
 from penstock.clock import ManualClock, SystemClock
@@ -62,7 +62,7 @@ class Place:
     def crashed(self, name: str = "crashed") -> Place:
         assert self.path is not None
         left = self.path.with_name(name)
-        journal = self.port.core.journal
+        journal = self.port.monitor.journal
         assert journal is not None
         with journal._tidy:  # no file goes while it is copied
             shutil.copytree(self.path, left, ignore=shutil.ignore_patterns("*.tmp"))  # drafts come and go
@@ -152,7 +152,7 @@ def test_one_who_was_interrupted_takes_a_message(place: Place) -> None:
     with pytest.raises(KeyboardInterrupt):
         place.queue.receive(None)
     assert place.queue.stats().waiting == 0
-    assert (place.port.core.lines.count, place.port.core.lines.next_us) == (0, None)
+    assert (place.port.monitor.lines.count, place.port.monitor.lines.next_us) == (0, None)
     place.queue.publish(b"x")
     delivery = place.queue.receive()
     assert delivery is not None
@@ -170,7 +170,7 @@ def test_a_task_that_was_cancelled_takes_a_message(place: Place) -> None:
             await task
 
     asyncio.run(run())
-    assert (place.queue.stats().waiting, place.port.core.lines.next_us) == (0, None)
+    assert (place.queue.stats().waiting, place.port.monitor.lines.next_us) == (0, None)
     place.queue.publish(b"x")
     assert place.queue.receive() is not None
 
@@ -191,7 +191,7 @@ def test_waiting_uses_up_the_line_of_a_deleted_queue(place: Place) -> None:
     place.broker.delete_queue("q")
     with pytest.raises(QueueNotFound):
         waiter.result(PATIENCE_S)
-    assert (place.port.core.lines.count, place.port.core.lines.next_us) == (0, None)
+    assert (place.port.monitor.lines.count, place.port.monitor.lines.next_us) == (0, None)
 
 
 def test_the_timer_does_not_wake_anybody(tmp_path: Path) -> None:
@@ -227,8 +227,8 @@ def test_many_queues_that_wake_at_one_moment_exhaust_the_stack(place: Place) -> 
 
 def require_alive(port: Embedded) -> None:
     """The timer has looked at the next moment, sleeps, and wakes for another."""
-    tick: Any = port.core._tick
-    until(lambda: tick._waiters or port.core.failure)
+    tick: Any = port.monitor._tick
+    until(lambda: tick._waiters or port.monitor.failure)
     near = sync.Broker(port).queue("near")
     near.publish(b"x", delay=0.01)
     delivery = near.receive(PATIENCE_S)
@@ -299,10 +299,10 @@ def test_what_fell_due_while_another_was_being_recorded_goes_behind_it(disk: Pla
 def crowd(place: Place, queue: sync.Queue, stop: Stop, count: int) -> list[Future[int]]:
     """Publish so many, none of which is durable before the stop is opened."""
     publishing: list[Future[int]] = []
-    before = len(place.port.core.on_the_way)
+    before = len(place.port.monitor.on_the_way)
     for number in range(count):
         publishing.append(start(queue.publish, b"%d" % number))
-        until(lambda: len(place.port.core.on_the_way) == before + len(publishing) or publishing[-1].done())
+        until(lambda: len(place.port.monitor.on_the_way) == before + len(publishing) or publishing[-1].done())
         if publishing[-1].done():  # it was refused
             stop.open()
             publishing[-1].result()
@@ -336,9 +336,9 @@ def test_a_snapshot_brings_back_what_was_dropped_before_it_was_recorded(disk: Pl
     queue.publish(b"old")
     stop = Stop(disk.files)
     publishing = crowd(disk, queue, stop, 8)
-    journal = disk.port.core.journal
+    journal = disk.port.monitor.journal
     assert journal is not None
-    snapshot = start(disk.port.core.upkeep.snapshot)  # type: ignore[union-attr]
+    snapshot = start(disk.port.monitor.upkeep.snapshot)  # type: ignore[union-attr]
     until(lambda: any(ticket.at_rest for ticket in list(journal._group._pending)))
     stop.open()
     for done in (*publishing, snapshot):
@@ -495,7 +495,7 @@ def test_closing_with_a_deadline_refuses_what_is_settled(place: Place) -> None:
     waiter = start(place.queue.receive, None)
     place.waiting(1)
     closing = start(place.broker.close, PATIENCE_S)
-    until(lambda: place.port.core.draining)
+    until(lambda: place.port.monitor.draining)
     with pytest.raises(BrokerClosed):
         waiter.result(PATIENCE_S)
     for refused in (place.queue.receive_many, place.queue.peek):
@@ -526,15 +526,15 @@ def test_closing_waits_for_leases_that_have_ended_by_themselves(place: Place) ->
     place.queue.publish_many([b"0", b"1"])
     place.queue.receive_many(2)
     closing = start(place.broker.close, PATIENCE_S * 10)
-    until(lambda: place.port.core.draining)
+    until(lambda: place.port.monitor.draining)
     assert not closing.done()
     place.clock.advance(31)
     place.port.wake()
     try:
         closing.result(PATIENCE_S)
     finally:
-        with place.port.core.lock:
-            place.port.core.settled.notify_all()
+        with place.port.monitor.lock:
+            place.port.monitor.settled.notify_all()
 
 
 @pytest.mark.parametrize("interrupted", ["wake_all", "nothing_is_leased"])
@@ -543,13 +543,13 @@ def test_an_interruption_of_closing_keeps_the_directory_locked(
 ) -> None:
     place = Place(tmp_path / "data")
     place.queue.publish(b"x")
-    real = getattr(Core, interrupted)
+    real = getattr(Monitor, interrupted)
 
     def once(*_: Any) -> None:
-        monkeypatch.setattr(Core, interrupted, real)
+        monkeypatch.setattr(Monitor, interrupted, real)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Core, interrupted, once)
+    monkeypatch.setattr(Monitor, interrupted, once)
     with pytest.raises(KeyboardInterrupt):
         place.broker.close(PATIENCE_S)
     again = Place(tmp_path / "data", place.clock)
@@ -568,10 +568,10 @@ def test_a_consumer_that_goes_while_the_broker_closes_is_refused_or_keeps_what_i
     consumer = place.queue.subscribe("c")
     consumer.receive()
     closing = start(place.broker.close, 2)
-    until(lambda: place.port.core.draining)
+    until(lambda: place.port.monitor.draining)
     try:
         consumer.close()
-        assert place.port.core.nothing_is_leased()
+        assert place.port.monitor.nothing_is_leased()
     finally:
         closing.result(PATIENCE_S)
 
@@ -607,7 +607,7 @@ def test_a_replay_that_fails_keeps_the_directory_locked(
         raise RuntimeError("a bug")
 
     with monkeypatch.context() as patch:
-        patch.setattr(Core, "settle_down", broken)
+        patch.setattr(Monitor, "settle_down", broken)
         with pytest.raises(RuntimeError):
             on_disk(tmp_path / "data")
     Place(tmp_path / "data", place.clock).broker.close()
@@ -651,13 +651,13 @@ def test_a_snapshot_loses_or_repeats_what_is_on_its_way(disk: Place) -> None:
     publishing = [start(disk.queue.publish_many, [b"2", Message(b"3", priority=1)])]
     stop.wait()  # it is written, and not yet durable
     publishing.append(start(disk.queue.publish_many, [Message(b"4", delay=5), b"5"]))
-    until(lambda: len(disk.port.core.on_the_way) == 2)
-    journal = disk.port.core.journal
+    until(lambda: len(disk.port.monitor.on_the_way) == 2)
+    journal = disk.port.monitor.journal
     assert journal is not None
-    snapshot = start(disk.port.core.upkeep.snapshot)  # type: ignore[union-attr]
+    snapshot = start(disk.port.monitor.upkeep.snapshot)  # type: ignore[union-attr]
     until(lambda: any(ticket.at_rest for ticket in list(journal._group._pending)))
     publishing.append(start(disk.queue.publish_many, [b"6"]))
-    until(lambda: len(disk.port.core.on_the_way) == 3)
+    until(lambda: len(disk.port.monitor.on_the_way) == 3)
     assert disk.payloads() == [b"0", b"1"]
     stop.open()
     for done in publishing:
@@ -676,7 +676,7 @@ def test_a_snapshot_holds_a_lease_or_an_ack_that_came_after_it(disk: Place) -> N
     disk.queue.publish_many([b"%d" % number for number in range(6)])
     held = disk.queue.receive_many(3)
     disk.queue.ack_many(held[:1])
-    disk.port.core.upkeep.snapshot()  # type: ignore[union-attr]
+    disk.port.monitor.upkeep.snapshot()  # type: ignore[union-attr]
     disk.queue.ack_many(held[1:2])
     disk.queue.receive_many(1)
     after = disk.crashed()
@@ -697,14 +697,14 @@ def test_a_snapshot_loses_what_a_letter_without_sync_overtook(disk: Place) -> No
     leader = start(disk.queue.publish, b"0")
     stop.wait()
     publishing = start(disk.queue.publish, b"1")
-    until(lambda: len(disk.port.core.on_the_way) == 2)
+    until(lambda: len(disk.port.monitor.on_the_way) == 2)
     closing = start(consumer.close)
-    until(lambda: len(disk.port.core.on_the_way) == 3)
+    until(lambda: len(disk.port.monitor.on_the_way) == 3)
     stop.let_one_pass()  # the leader's; then both of the others are in one frame
     stop.wait()
-    journal = disk.port.core.journal
+    journal = disk.port.monitor.journal
     assert journal is not None
-    snapshot = start(disk.port.core.upkeep.snapshot)  # type: ignore[union-attr]
+    snapshot = start(disk.port.monitor.upkeep.snapshot)  # type: ignore[union-attr]
     until(lambda: any(ticket.at_rest for ticket in list(journal._group._pending)))
     stop.open()
     for done in (leader, publishing, closing, snapshot):
@@ -725,7 +725,7 @@ def test_a_lost_message_is_handed_out_or_stops_the_others(delivery: str) -> None
     for number in range(4):
         queue.publish(b"%d" % number, headers={"not": "plain"})
     log = queue._log
-    place.port.core.shelf.drop(log.number, [0, 2])  # type: ignore[attr-defined]
+    place.port.monitor.shelf.drop(log.number, [0, 2])  # type: ignore[attr-defined]
     got = queue.receive_many(9)
     assert [(d.payload, d.offset) for d in got] == [(b"1", 1), (b"3", 3)]
     assert queue.receive() is None
@@ -739,7 +739,7 @@ def test_a_lost_message_is_counted_as_delayed() -> None:
     queue = place.broker.queue("lossy", delivery="at-most-once")
     queue.publish(b"0")
     queue.publish(b"1")
-    place.port.core.shelf.drop(queue._log.number, [0])  # type: ignore[attr-defined]
+    place.port.monitor.shelf.drop(queue._log.number, [0])  # type: ignore[attr-defined]
     queue.receive_many(9)
     assert queue.stats().delayed == 0
 
@@ -748,7 +748,7 @@ def test_only_lost_messages_give_an_empty_answer() -> None:
     place = Place(None)
     for number in range(3):
         place.queue.publish(b"%d" % number, headers={"not": "plain"})
-    place.port.core.shelf.drop(place.queue._log.number, [0, 1])  # type: ignore[attr-defined]
+    place.port.monitor.shelf.drop(place.queue._log.number, [0, 1])  # type: ignore[attr-defined]
     delivery = place.queue.receive()
     assert delivery is not None
     assert delivery.payload == b"2"

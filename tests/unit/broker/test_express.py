@@ -78,7 +78,7 @@ def test_settled_priorities_pile_up(place: Place) -> None:
         assert delivery is not None
         delivery.ack()
     assert queue.depth() == 0
-    assert len(place.port.core.engine.find("default", "q").priorities) <= FEW_KEPT + 1
+    assert len(place.port.monitor.engine.find("default", "q").priorities) <= FEW_KEPT + 1
 
 
 # --- any plain program ---
@@ -424,7 +424,7 @@ def test_a_closing_broker_takes_the_short_way() -> None:
     queue.publish_many([b"x", b"y"])
     first, second = queue.receive_many(2)
     closing = start(place.broker.close, PATIENCE_S)
-    until(lambda: place.port.core.draining)
+    until(lambda: place.port.monitor.draining)
     first.ack()
     try:
         with pytest.raises(BrokerClosed):
@@ -479,7 +479,7 @@ def test_a_child_that_was_forked_while_another_thread_published_hangs() -> None:
     held, enough = threading.Event(), threading.Event()
 
     def hold() -> None:
-        with place.port.core.lock:
+        with place.port.monitor.lock:
             held.set()
             enough.wait(PATIENCE_S)
 

@@ -140,9 +140,9 @@ def test_a_queue_on_which_nobody_waits_any_more_is_looked_at() -> None:
     for number in range(10):
         queue = broker.queue(f"q{number}")
         port.lease(queue._log, "default", 1, consumer=None, wait_us=1000, keep=True)
-    assert [broker.queue("q3").stats().waiting, port.core.lines.count] == [1, 10]
+    assert [broker.queue("q3").stats().waiting, port.monitor.lines.count] == [1, 10]
     clock.advance(1)
     port.wake()
-    assert (port.core.lines._lines, port.core.lines._patience, port.core.lines.count) == ({}, [], 0)
-    assert not port.core.express_closed
+    assert (port.monitor.lines._lines, port.monitor.lines._patience, port.monitor.lines.count) == ({}, [], 0)
+    assert not port.monitor.express_closed
     broker.close()

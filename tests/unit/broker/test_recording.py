@@ -32,7 +32,7 @@ def disk(tmp_path: Path) -> Iterator[Place]:
 
 def fail_once(place: Place, monkeypatch: pytest.MonkeyPatch, error: BaseException) -> None:
     """The next append raises, after the engine was changed."""
-    journal: Any = place.port.core.journal
+    journal: Any = place.port.monitor.journal
     whole = journal.append
 
     def broken(*arguments: Any, **others: Any) -> Any:

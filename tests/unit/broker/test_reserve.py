@@ -42,7 +42,7 @@ def test_what_was_handed_out_on_a_full_disk_cannot_be_acknowledged(tmp_path: Pat
 def test_consuming_uses_up_the_reserve_of_a_disk_that_has_room(tmp_path: Path) -> None:
     place = Place(tmp_path / "data", durability="os")
     place.queue.publish_many([b"x"] * 3000)
-    journal = place.port.core.journal
+    journal = place.port.monitor.journal
     assert journal is not None
     for _ in range(3000):
         place.queue.ack_many(place.queue.receive_many(1))

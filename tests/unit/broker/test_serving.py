@@ -67,7 +67,7 @@ def test_behind_a_lost_message_of_a_key_others_are_leased_for_nobody(
 ) -> None:
     """What cannot be read is dropped while serving, and makes the next of its key ready."""
     queue = place.broker.queue("keyed", ordering="key")
-    shelf: Any = place.port.core.shelf
+    shelf: Any = place.port.monitor.shelf
     whole = shelf.get
     monkeypatch.setattr(shelf, "get", lambda log, offset: None if offset == 0 else whole(log, offset))
     waiting = start(queue.receive_many, 5, None)

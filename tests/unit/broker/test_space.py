@@ -59,7 +59,7 @@ def test_consumed_bytes_stay_on_the_disk_until_there_were_many_changes(
 def test_upkeep_is_done_for_every_byte(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(upkeep, "BYTES_AT_ONCE", ROUND_BYTES)
     place = Place(tmp_path / "data")
-    while place.port.core.journal.written < ROUND_BYTES - 5000:  # type: ignore[union-attr]
+    while place.port.monitor.journal.written < ROUND_BYTES - 5000:  # type: ignore[union-attr]
         place.queue.publish(b"x" * 2000)
     assert place.upkeep._thread is None
     at_once(place.queue)
@@ -117,7 +117,7 @@ def test_on_a_full_disk_it_takes_two_turns_to_give_something_back(
         place.queue.publish(b"meanwhile")
 
     monkeypatch.setattr(place.upkeep, "snapshot", snapshot_while_others_go_on)
-    with place.port.core.lock:
+    with place.port.monitor.lock:
         place.upkeep._pressed = True
     place.upkeep.run()  # what only the first snapshot covered is covered by the second
     assert journal(place).bytes < before // 2
@@ -128,7 +128,7 @@ def test_on_a_full_disk_it_takes_two_turns_to_give_something_back(
 def test_a_full_disk_is_forgotten_before_something_was_given_back(tmp_path: Path) -> None:
     place = Place(tmp_path / "data")
     place.queue.publish_many([b"needed" * 300] * 50)
-    with place.port.core.lock:
+    with place.port.monitor.lock:
         place.upkeep._pressed = True
     place.upkeep.run()
     assert place.upkeep._pressed
@@ -140,7 +140,7 @@ def test_on_a_full_disk_a_journal_without_snapshots_gives_nothing_back(tmp_path:
     for _ in range(3):
         at_once(place.queue)
     before = journal(place).bytes
-    with place.port.core.lock:
+    with place.port.monitor.lock:
         place.upkeep._pressed = True
     place.upkeep.run()
     assert journal(place).bytes < before // 2

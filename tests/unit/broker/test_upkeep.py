@@ -35,7 +35,7 @@ class Place:
 
     @property
     def upkeep(self) -> upkeep.Upkeep:
-        found = self.port.core.upkeep
+        found = self.port.monitor.upkeep
         assert found is not None
         return found
 

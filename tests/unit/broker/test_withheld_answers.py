@@ -46,7 +46,7 @@ def held_up(stop: Stop, call: Future[Any]) -> bool:
 
 def waits_for_others(place: Place, call: Future[Any]) -> bool:
     """Return when a call that has nothing to write waits for what others write, or was answered without that."""
-    group = place.port.core.journal._group  # type: ignore[union-attr]
+    group = place.port.monitor.journal._group  # type: ignore[union-attr]
     until(lambda: call.done() or any(ticket.at_rest for ticket in list(group._pending)))
     return not call.done()
 

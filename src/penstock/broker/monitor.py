@@ -1,4 +1,4 @@
-"""What every command of the embedded broker stands on: the lock, the time, recording, the timer, the end.
+"""The monitor: what every command of the embedded broker stands on. One lock and what it guards, the time, recording, the timer, the end.
 
 Theory of operation
 -------------------
@@ -68,7 +68,7 @@ class Arrives(Protocol):
     arrivals: list[tuple[Log, int, Batch]]
 
 
-class Core:
+class Monitor:
     """The state of a broker, and how it is changed. `serve` hands out what became ready, `dismiss` sends away who waits for a deleted log."""
 
     serve: Callable[[Log], None]
@@ -104,7 +104,7 @@ class Core:
         self._timer: threading.Thread | None = None
         self._timer_us: int | None = None
         self._tick = threading.Condition(self.lock)
-        _cores.add(self)
+        _monitors.add(self)
 
     # --- time ---
 
@@ -446,26 +446,26 @@ class Core:
 class _Whole:
     """Stands around every change of the engine. What comes out of one and is no refusal, such as a Ctrl-C, has left it half done."""
 
-    __slots__ = ("_core",)
+    __slots__ = ("_monitor",)
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, monitor: Monitor) -> None:
+        self._monitor = monitor
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, _kind: object, error: BaseException | None, _traceback: object) -> None:
         if error is not None and not isinstance(error, PenstockError):
-            self._core.fail(error)
+            self._monitor.fail(error)
 
 
 NOTHING: Final[Ticket[Any]] = Answer(None)
-_cores: weakref.WeakSet[Core] = weakref.WeakSet()
+_monitors: weakref.WeakSet[Monitor] = weakref.WeakSet()
 
 
 def _orphan_all() -> None:
-    for core in list(_cores):
-        core.orphan()
+    for monitor in list(_monitors):
+        monitor.orphan()
 
 
 at_fork(_orphan_all)
