@@ -7,7 +7,7 @@
 `shelf`        what stored messages contain
 `compose`      from what a caller gives to columns
 `contents`     what stored messages contain, in other forms
-`monitor`         the lock, the time, recording, the timer and the end, on which commands stand
+`monitor`      the lock, the time, recording, the timer and the end, on which commands stand
 `lines`        those who wait for messages
 `handing`      messages to consumers, at once or when they come
 `express`      plain messages one at a time, by the shortest way
