@@ -49,10 +49,6 @@ class Keys:
         self._keys[offset] = key
         self._foremost[key] = offset
 
-    def parked_offsets(self) -> list[int]:
-        """All that wait for others of their keys, oldest first."""
-        return sorted(offset for waiting in self._parked.values() for offset in waiting)
-
     def _park(self, key: str, offset: int) -> None:
         waiting = self._parked.get(key)
         if waiting is None:
