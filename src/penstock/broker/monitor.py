@@ -163,7 +163,9 @@ class Monitor:
             try:
                 # What arrives is always synced: then it arrives in the order in which it was appended.
                 to_sync = sync or bool(unit.arrivals)
-                record = self.journal.append(rows_of(unit.events), sync=to_sync, then=self._arrival(unit))
+                record = self.journal.append(
+                    rows_of(unit.events), sync=to_sync, then=self._arrival(unit), promised=True
+                )
             except BaseException as error:
                 self.fail(error)
                 raise

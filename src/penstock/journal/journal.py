@@ -177,16 +177,21 @@ class Journal:
             return self._next_offsets.get(log, self.state.floor)
 
     def append(
-        self, rows: Sequence[Rows], *, sync: bool = True, then: Callable[[], None] | None = None
+        self,
+        rows: Sequence[Rows],
+        *,
+        sync: bool = True,
+        then: Callable[[], None] | None = None,
+        promised: bool = False,
     ) -> Ticket:
         """Queue rows for the next commit: all of them or none. Nothing is written before somebody waits for a ticket.
 
         `sync=False` asks only for writing, whatever the durability: enough to survive this process. `then` is called once they are
         committed as asked, by whichever thread commits, in the order of appending, before anybody's waiting for them ends; if it
-        raises, the journal fails.
+        raises, the journal fails. `promised`: the caller asked for their room before (`require_room`).
         """
         with self._lock:
-            ticket = self._queue(rows, sync=sync)
+            ticket = self._queue(rows, sync=sync, promised=promised)
             if then is not None:
                 ticket.then = then
             return ticket
@@ -198,7 +203,7 @@ class Journal:
             if self._group.failure is not None:
                 raise self._tail.failure()
             size = row.bytes + frames.OVERHEAD
-            self._tail.take_room((row.kind,), size)
+            self._tail.take_room((row.kind,), size, promised=True)
             if row.kind is MESSAGES:
                 log, place = row.log, row.span().first
                 if place < self._next_offsets.get(log, self.state.floor):
@@ -233,13 +238,13 @@ class Journal:
         return self._tail.written
 
     def has_room(self, size: int) -> bool:
-        """Whether rows of `size` bytes in all, of any kind, surely fit. Nobody else may append in between."""
-        return self._tail.has_room(size + frames.OVERHEAD)
+        """Whether rows of `size` bytes in all, of any kind, surely fit. If so, that room is kept for the same caller's append."""
+        return self._tail.promise(size + frames.OVERHEAD)
 
     def require_room(self, kind: Kind, size: int) -> None:
         """Raise what appending rows of a kind, of `size` bytes in all, would raise for want of room; and keep that room for them.
 
-        For a caller who must know before it changes anything: nobody else may append in between.
+        For a caller who must know before it changes anything; there may be one at a time, who then appends what was `promised` room.
         """
         if self.has_room(size):
             return
@@ -254,7 +259,9 @@ class Journal:
         """The same for rows that are appended in several commits."""
         with self._lock:
             self._require_open()
+            self._tail.promised = 0
             self._tail.take_room([kind], size + frames.OVERHEAD)
+            self._tail.promised = size + frames.OVERHEAD
 
     def tell_of_failure(self, callback: Callable[[PenstockError], None]) -> None:
         """Have `callback` called when the journal fails or is closed, by whichever thread notices. It must not wait for anything."""
@@ -266,7 +273,12 @@ class Journal:
             return self._group.barrier()
 
     def _queue(
-        self, rows: Sequence[Rows], *, sync: bool, loop: asyncio.AbstractEventLoop | None = None
+        self,
+        rows: Sequence[Rows],
+        *,
+        sync: bool,
+        loop: asyncio.AbstractEventLoop | None = None,
+        promised: bool = False,
     ) -> Ticket:
         if self._group.failure is not None:
             raise self._tail.failure()
@@ -283,7 +295,7 @@ class Journal:
                 f"a commit of {size} bytes in {len(rows)} sections is over the bound of {limits.FRAME_BYTES_MAX} bytes, "
                 f"or {limits.FRAME_SECTIONS_MAX} sections: make it several"
             )
-        self._tail.take_room(kinds, size)
+        self._tail.take_room(kinds, size, promised=promised)
         self._next_offsets.update(offsets)
         for r in rows:
             r.spent = True
@@ -374,7 +386,7 @@ class Journal:
             if error.errno not in NO_SPACE:
                 raise
             with self._lock:
-                self._tail.held.active.trim(keep=self._group.pending_bytes + limits.RESERVE_BYTES // 2)
+                self._tail.held.active.trim(keep=self._tail.spoken_for + limits.RESERVE_BYTES // 2)
             snapshots.write(self.directory, snapshot)
             with self._lock:
                 self._tail.top_up()

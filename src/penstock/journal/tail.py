@@ -8,6 +8,7 @@ for it: the next file is made ready, the old one is sealed and synced, the next 
 
 Room is taken before rows are queued, never while they are written. New messages leave a reserve, which leases may use most of and
 settlements nearly all: on a full disk publishing is refused with `DiskFull`, with nothing changed, and acknowledging goes on.
+Who must know beforehand is *promised* room: it is counted when a segment follows another and when others take room, until he appends.
 
 An error on writing or syncing is sticky: nothing is acknowledged any more, and nothing syncs that file again.
 
@@ -81,6 +82,7 @@ class Tail:
         self._stopped = threading.Event()
         self._syncer: threading.Thread | None = None
         self.written = 0  # bytes of rows, since it was opened
+        self.promised = 0  # bytes that somebody was told he has room for, and has not appended yet
         self.held: Holdings
         self.state: State
         self._mark_file: MarkFile
@@ -145,17 +147,30 @@ class Tail:
             and self.group.failure is None
         )
 
-    def take_room(self, kinds: Sequence[Kind], size: int) -> None:
+    def promise(self, size: int) -> bool:
+        """Whether rows of `size` bytes surely fit, and will when they are appended; without the lock, for one caller at a time."""
+        self.promised = size  # first: from here on a segment that follows has room for them
+        fits = self.has_room(size)
+        if not fits:
+            self.promised = 0
+        return fits
+
+    def take_room(self, kinds: Sequence[Kind], size: int, *, promised: bool = False) -> None:
         """Make sure that rows of these kinds, of `size` bytes, can be written, leaving what they must leave.
 
-        As long as the disk has room the whole reserve is left, whatever the rows are.
+        As long as the disk has room the whole reserve is left, whatever the rows are. What was promised is kept for whom it was promised; should
+        somebody outside have filled the disk meanwhile, he gets it out of the reserve.
         """
-        if self.has_room(size) or self._made_room(size):
+        if promised:
+            self.promised = max(0, self.promised - size)
+        if self.has_room(size + self.promised) or self._made_room(size + self.promised):
             return
         floor = 0
         for kind in kinds:
             floor = max(floor, FLOORS.get(kind, limits.RESERVE_BYTES))
-        wanted = self.group.pending_bytes + size + floor
+        if promised:
+            floor = limits.RESERVE_LAST_BYTES
+        wanted = self.group.pending_bytes + self.promised + size + floor
         active = self.held.active
         while active.room() < wanted:
             try:
@@ -190,10 +205,15 @@ class Tail:
     def top_up(self) -> None:
         """Take room for what was queued while rotating. On a full disk, what was taken with the draft must do."""
         try:
-            self.held.active.make_room(self.group.pending_bytes + limits.RESERVE_BYTES)
+            self.held.active.make_room(self.spoken_for + limits.RESERVE_BYTES)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
+
+    @property
+    def spoken_for(self) -> int:
+        """Bytes that are queued or promised."""
+        return self.group.pending_bytes + self.promised
 
     def failure(self) -> PenstockError:
         """What everything is refused with, to be raised."""
@@ -285,7 +305,7 @@ class Tail:
             self.rotate()
 
     def _draft(self) -> Draft:
-        room = self.group.pending_bytes + limits.RESERVE_BYTES
+        room = self.spoken_for + limits.RESERVE_BYTES
         return self.held.draft(self.sequence + 1, epoch=self.epoch, now_us=self._clock.now_us(), room=room)
 
     def rotate(self) -> None:
@@ -305,6 +325,8 @@ class Tail:
                 self.held.publish(draft)
                 with self.lock:
                     info.end, info.next_sequence = old.end, self.sequence + 1
+                    with suppress(OSError):  # the room that it had left is what the next one may need
+                        old.trim()
                     self.held.adopt(draft)
                     self.top_up()
                 self._advance_mark(self.position())
@@ -314,9 +336,8 @@ class Tail:
         self._finish(old, info)
 
     def _finish(self, old: Writer, info: SegmentInfo) -> None:
-        """Cut off the room that was not used, and say what the segment holds. Either can be done again by recovery."""
+        """Say what the segment holds, which can be done again by recovery."""
         try:
-            old.trim()
             self.held.write_summary(info)
         except OSError:
             return
