@@ -90,8 +90,11 @@ INDEX_STRIDE_BYTES: Final = 64 << 10
 # The first read of a scan: enough for one look-up.
 READ_CHUNK_BYTES: Final = 128 << 10
 
-# The largest read of a scan: beyond it nothing gets faster.
-SCAN_CHUNK_BYTES: Final = 1 << 20
+# The largest read of a scan: what is read is then checked while it is still in the processor's cache.
+SCAN_CHUNK_BYTES: Final = 256 << 10
+
+# With durability `os`, this much is written before it is synced behind the writer's back.
+WRITE_BEHIND_BYTES: Final = 16 << 20
 
 # Room is taken in such steps, so that a small journal stays small.
 ALLOCATE_STEP_BYTES: Final = 512 << 10

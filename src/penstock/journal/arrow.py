@@ -85,7 +85,9 @@ def _nulls(kind: Type, rows: int) -> Any:
 
 @lru_cache(maxsize=256)
 def _constant(kind: Type, value: int, rows: int) -> Any:
-    return _numbers(kind, np.full(rows, value, dtype=_WIDTHS[kind]))
+    values = np.empty(rows, dtype=_WIDTHS[kind])
+    values.fill(value)
+    return _numbers(kind, values)
 
 
 def _numbers(kind: Type, values: Any) -> Any:

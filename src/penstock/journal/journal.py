@@ -9,7 +9,7 @@ Durability is a name:
 
     commit     synced before returning (the default): it survives a power cut
     interval   written before returning, synced every few milliseconds: it survives `kill -9`, a power cut may take the last ones
-    os         written before returning; the kernel decides when to sync
+    os         written before returning; the kernel decides when to sync, or a thread does behind much that was written
 
 An error on writing or syncing the journal is sticky (`JournalFailed`): nothing is acknowledged any more, and nothing syncs that file
 again. Reopening rescues what was written. Errors in snapshots, summaries and cleaning are not: they are

@@ -82,6 +82,7 @@ class Tail:
         self._stopped = threading.Event()
         self._syncer: threading.Thread | None = None
         self.written = 0  # bytes of rows, since it was opened
+        self._synced = 0  # how many of them were synced, or are about to be
         self.promised = 0  # bytes that somebody was told he has room for, and has not appended yet
         self.held: Holdings
         self.state: State
@@ -94,8 +95,7 @@ class Tail:
         self._adopt(recovery)
         self._begin_epoch(recovery.losses())
         if self.durability == "interval":
-            self._syncer = threading.Thread(target=self._keep_syncing, name="penstock-sync", daemon=True)
-            self._syncer.start()
+            self._start_syncer()
 
     def _adopt(self, recovery: Recovery) -> None:
         self.state = recovery.state
@@ -229,6 +229,10 @@ class Tail:
             ticket.sequence = self.sequence
         if self.durability == "interval":
             self._dirty.set()
+        elif self.written - self._synced >= limits.WRITE_BEHIND_BYTES and self.durability == "os":
+            self._synced = self.written  # asked for once
+            self._start_syncer()
+            self._dirty.set()
         return interrupted
 
     def _commit_frame(self, rows: Sequence[Rows]) -> BaseException | None:
@@ -286,11 +290,20 @@ class Tail:
         self._mark_file.write(mark)
         self.durable = mark
 
+    def _start_syncer(self) -> None:
+        if self._syncer is None:
+            self._syncer = threading.Thread(target=self._keep_syncing, name="penstock-sync", daemon=True)
+            self._syncer.start()
+
     def _keep_syncing(self) -> None:
-        """The thread behind `interval`: sync a little after something was written."""
+        """The thread behind `interval`, which syncs a little after something was written, and behind `os`.
+
+        There it syncs whenever much was written. Else the commit that fills a segment would have to wait for all of it.
+        """
         while not self._stopped.is_set() and self.group.failure is None:
             self._dirty.wait()
-            self._stopped.wait(self._interval_s)
+            if self.durability == "interval":
+                self._stopped.wait(self._interval_s)
             self._dirty.clear()
             if not self._stopped.is_set():
                 with suppress(

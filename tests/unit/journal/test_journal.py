@@ -188,6 +188,18 @@ def test_interval_syncs_by_itself_a_little_later(tmp_path: Path) -> None:
         assert synced.wait(30)
 
 
+def test_os_syncs_by_itself_when_much_was_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "WRITE_BEHIND_BYTES", 1000)
+    files = Watched()
+    synced = threading.Event()
+    with Journal(tmp_path, durability="os", files=files) as journal:
+        files.before = lambda name, arguments: synced.set() if name == "fdatasync" else None
+        journal.commit([one(1, b"x")])
+        assert not synced.is_set()
+        journal.commit([one(1, bytes(1000))])
+        assert synced.wait(30)
+
+
 def test_rows_that_need_not_be_synced_wait_for_no_sync(tmp_path: Path) -> None:
     files = Watched()
     lease = Rows(LEASES, 1, 1, {"group": "g", "offset": 0, "attempt": 1, "time": 0})
