@@ -17,16 +17,29 @@ from typing import Any, Self, TypeVar
 
 from penstock import limits
 from penstock.broker import calls
+from penstock.broker.contents import messages_of
 from penstock.broker.deliveries import Leased, deliveries, receipts
 from penstock.broker.embedded import Embedded
 from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.broker.opening import port as open_port
-from penstock.broker.port import BrokerStats, Handle, How, Port, QueueStats, Receipts
+from penstock.broker.port import (
+    BrokerStats,
+    GroupStats,
+    Handle,
+    How,
+    Kind,
+    Operation,
+    Port,
+    QueueStats,
+    Receipts,
+)
+from penstock.broker.trace import Step
 from penstock.clock import Clock, Duration
 from penstock.engine.log import DEFAULT_GROUP
 from penstock.errors import BrokerClosed
 from penstock.journal.tail import Durability
 from penstock.message import Message
+from penstock.names import check_name
 from penstock.policy import Policy
 
 T = TypeVar("T")
@@ -57,8 +70,8 @@ class Delivery(Leased, gc=False, weakref=False):
         await self._queue._extend(self._receipts(), seconds)
 
 
-class Queue:
-    """A log read by competing consumers: each message is processed once."""
+class Log:
+    """What a queue and a topic have in common: they are written, read and changed alike."""
 
     def __init__(self, broker: Broker, log: Handle, *, of_dead_letters: bool = False) -> None:
         self._broker = broker
@@ -67,7 +80,7 @@ class Queue:
         self._log = log
 
     def __repr__(self) -> str:
-        return f"Queue({self.name!r})"
+        return f"{type(self).__name__}({self.name!r})"
 
     @property
     def name(self) -> str:
@@ -100,36 +113,53 @@ class Queue:
         """Append messages, all or none; their ids."""
         return list(await self._port.publish(self._log, messages).get())
 
-    # --- receiving ---
+    async def cancel(self, message_id: int) -> bool:
+        """Remove a message that is not due yet; False if it is due already, or was settled. An id that is not stored is an error."""
+        return await self._port.cancel(self._log, calls.id_of(message_id)).get()
 
-    async def receive(self, timeout: Duration | None = 0) -> Delivery | None:
-        """The next message; None if there is none within `timeout`, which may be None for ever."""
-        found = await self._receive(1, timeout)
-        return found[0] if found else None
+    async def schedule(
+        self, name: str, cron: str, message: bytes | Message, *, timezone: str = "UTC", missed: str = "once"
+    ) -> None:
+        """Publish a message whenever a cron expression says so, in place of what has that name.
 
-    async def receive_many(self, count: int, timeout: Duration | None = 0) -> list[Delivery]:
-        """Up to `count` messages, as soon as there is at least one."""
-        return await self._receive(count, timeout)
+        `missed` says what becomes of due times that nobody was there for: "once" (the last one is made up for), "skip" or "all".
+        """
+        found = calls.recurring(cron, timezone, missed, message, self.policy)
+        await self._port.schedule(self._log, calls.schedule_name(name), found).get()
+
+    async def unschedule(self, name: str) -> bool:
+        """Publish it no more; False if nothing has that name."""
+        return await self._port.schedule(self._log, calls.schedule_name(name), None).get()
+
+    # --- receiving and settling ---
 
     async def _receive(
-        self, count: int, timeout: Duration | None, consumer: str | None = None, *, keep: bool = True
+        self,
+        group: str,
+        count: int,
+        timeout: Duration | None,
+        consumer: str | None = None,
+        *,
+        keep: bool = True,
     ) -> list[Delivery]:
         ticket = self._port.lease(
-            self._log, DEFAULT_GROUP, count, consumer=consumer, wait_us=calls.wait_us(timeout), keep=keep
+            self._log, group, count, consumer=consumer, wait_us=calls.wait_us(timeout), keep=keep
         )
         return deliveries(Delivery, self, await ticket.get())
 
-    async def subscribe(
-        self, consumer: str | None = None, *, prefetch: int = 1, auto_ack: bool = False
+    async def _attach(
+        self,
+        group: str,
+        consumer: str | None,
+        prefetch: int,
+        auto_ack: bool,
+        heartbeat: Duration | None = None,
     ) -> Consumer:
-        """A consumer, to be iterated over; closing it gives back what it has not settled."""
         name = calls.consumer_name(consumer)
         calls.prefetch(prefetch)  # a receive is a function call here: nothing is sent ahead
         keep = not calls.flag("auto_ack", auto_ack)
-        given = await self._port.attach(self._log, DEFAULT_GROUP, name).get()
-        return Consumer(self, given, keep=keep)
-
-    # --- settling ---
+        given = await self._port.attach(self._log, group, name, calls.silence_us(heartbeat)).get()
+        return Consumer(self, group, given, keep=keep)
 
     async def ack_many(self, found: Iterable[Delivery]) -> None:
         """They were processed: all of them, or an error and none."""
@@ -149,13 +179,23 @@ class Queue:
 
     # --- looking and changing ---
 
+    async def reader(self, name: str, *, start: object = "earliest", hold: bool = False) -> Reader:
+        """An independent position: what it committed before, or `start` ("earliest", "latest", an offset or a time).
+
+        With `hold`, what is behind its committed position is kept for it, however long that takes.
+        """
+        name, place = calls.reader_name(name), calls.start(start)
+        calls.flag("hold", hold)
+        offset = await self._port.position(self._log, name, None).get()
+        if offset is None:
+            offset = await self._port.locate(self._log, place).get()
+        if hold:
+            await self._port.position(self._log, name, offset, holds=True).get()
+        return Reader(self, name, offset)
+
     async def peek(self, count: int = 1) -> list[Message]:
         """The next messages, without taking them."""
-        return await self._port.read(self._log, calls.count(count)).get()
-
-    async def depth(self) -> int:
-        """How many messages are not yet settled."""
-        return (await self.stats()).depth
+        return await self._port.peek(self._log, calls.count(count)).get()
 
     async def stats(self) -> QueueStats:
         """What it holds now."""
@@ -178,8 +218,13 @@ class Queue:
         return Queue(self._broker, log, of_dead_letters=True)
 
     async def redrive(
-        self, *, where: str | None = None, limit: int | None = None, rate: float | None = None, to: str | None = None
-    ) -> int:  # fmt: skip
+        self,
+        *,
+        where: str | None = None,
+        limit: int | None = None,
+        rate: float | None = None,
+        to: str | None = None,
+    ) -> int:
         """Move dead letters back to where they failed, or to another queue; how many were moved.
 
         `where` is a filter, `limit` the most that are moved, `rate` the most in a second.
@@ -194,14 +239,168 @@ class Queue:
         return plan.moved
 
 
+class Queue(Log):
+    """A log read by competing consumers: each message is processed once, in each of its groups."""
+
+    async def receive(self, timeout: Duration | None = 0) -> Delivery | None:
+        """The next message; None if there is none within `timeout`, which may be None for ever."""
+        found = await self._receive(DEFAULT_GROUP, 1, timeout)
+        return found[0] if found else None
+
+    async def receive_many(self, count: int, timeout: Duration | None = 0) -> list[Delivery]:
+        """Up to `count` messages, as soon as there is at least one."""
+        return await self._receive(DEFAULT_GROUP, count, timeout)
+
+    async def subscribe(
+        self,
+        consumer: str | None = None,
+        *,
+        prefetch: int = 1,
+        auto_ack: bool = False,
+        heartbeat: Duration | None = None,
+    ) -> Consumer:
+        """A consumer, to be iterated over; closing it gives back what it has not settled."""
+        return await self._attach(DEFAULT_GROUP, consumer, prefetch, auto_ack, heartbeat)
+
+    async def group(self, name: str, strategy: str | None = None) -> Group:
+        """A group of that name, made if it does not exist: it gets each message once, whatever other groups do.
+
+        A new one begins at the earliest message that is stored. `strategy` says how its consumers share: "round-robin", "least-busy" or "random".
+        """
+        name, strategy = calls.group_name(name), calls.strategy(strategy)
+        await self._port.open_group(
+            self._log, name, filter=None, strategy=strategy, start="earliest", durable=True
+        ).get()
+        return Group(self, name)
+
+    async def depth(self) -> int:
+        """How many messages are not yet settled."""
+        return (await self.stats()).depth
+
+
+class Topic(Log):
+    """A log read by subscriptions: each of them gets every message."""
+
+    async def subscribe(
+        self,
+        name: str | None = None,
+        *,
+        filter: str | None = None,
+        durable: bool = True,
+        start: object = "latest",
+        consumer: str | None = None,
+        prefetch: int = 1,
+        auto_ack: bool = False,
+        heartbeat: Duration | None = None,
+    ) -> Consumer:
+        """A consumer of the subscription of that name, which is made if it does not exist.
+
+        A new one gets what is published from now on, or from `start` on. With `filter` it gets only what matches. A `durable` one stays, and loses nothing, until
+        `unsubscribe`; another one ends with its last consumer, leaves nothing behind, and needs no name.
+        """
+        if name is None and calls.flag("durable", durable):
+            raise calls.nameless()
+        group = calls.consumer_name(None) if name is None else calls.subscription_name(name)
+        await self._port.open_group(
+            self._log, group, filter=filter, strategy=None, start=calls.start(start), durable=calls.flag("durable", durable)
+        ).get()  # fmt: skip
+        return await self._attach(group, consumer, prefetch, auto_ack, heartbeat)
+
+    async def subscription(self, name: str) -> Group:
+        """The subscription of that name, which must exist: its consumers, its lag, and seeking."""
+        name = calls.subscription_name(name)
+        found = Group(self, name)
+        await found.stats()
+        return found
+
+    async def unsubscribe(self, name: str) -> None:
+        """End a subscription with all that waits in it."""
+        await self._port.close_group(self._log, calls.subscription_name(name)).get()
+
+    async def subscriber_count(self) -> int:
+        """How many subscriptions there are."""
+        return len((await self.stats()).groups)
+
+
+class Group:
+    """One cursor over a queue or topic, shared by its consumers."""
+
+    def __init__(self, log: Log, name: str) -> None:
+        self._of = log
+        self._port = log._port
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Group({self._of.name!r}, {self.name!r})"
+
+    async def add_consumer(
+        self,
+        name: str | None = None,
+        *,
+        prefetch: int = 1,
+        auto_ack: bool = False,
+        heartbeat: Duration | None = None,
+    ) -> Consumer:
+        """A consumer that shares the group's messages with the others.
+
+        With `heartbeat`, one that is not heard of for so long (it neither waits, receives, settles nor says so) is thought dead: what it has goes to the others.
+        """
+        return await self._of._attach(self.name, name, prefetch, auto_ack, heartbeat)
+
+    async def remove_consumer(self, name: str) -> None:
+        """Take a consumer out: what it has goes to the others."""
+        await self._port.release(
+            self._of._log, self.name, calls.known_consumer(name, await self.consumers())
+        ).get()
+
+    async def consumers(self) -> list[str]:
+        """Their names, in the order in which they came."""
+        return (await self.stats()).consumers
+
+    async def receive(self, timeout: Duration | None = 0) -> Delivery | None:
+        """The next message; None if there is none within `timeout`, which may be None for ever."""
+        found = await self._of._receive(self.name, 1, timeout)
+        return found[0] if found else None
+
+    async def receive_many(self, count: int, timeout: Duration | None = 0) -> list[Delivery]:
+        """Up to `count` messages, as soon as there is at least one."""
+        return await self._of._receive(self.name, count, timeout)
+
+    async def ack_many(self, found: Iterable[Delivery]) -> None:
+        """They were processed: all of them, or an error and none."""
+        await self._of.ack_many(found)
+
+    async def stats(self) -> GroupStats:
+        """What it has before it."""
+        return calls.of_group(await self._of.stats(), self.name)
+
+    async def lag(self) -> int:
+        """How many messages it has not settled; with a filter, at the most."""
+        return await self._port.lag(self._of._log, self.name).get()
+
+    async def seek(
+        self,
+        *,
+        offset: int | None = None,
+        timestamp: datetime | None = None,
+        message_id: int | None = None,
+    ) -> None:
+        """Send the whole group to a message: it gets that one and all behind it that are stored, again if need be.
+
+        What its consumers have in hand is taken from them, and attempts begin anew.
+        """
+        await self._port.seek(self._of._log, self.name, calls.place(offset, timestamp, message_id)).get()
+
+
 class Consumer:
-    """Messages of a queue, one after the other, for one consumer.
+    """Messages of a group, one after the other, for one consumer.
 
     As an iterator it waits for messages until it, or the broker, is closed.
     """
 
-    def __init__(self, queue: Queue, name: str, *, keep: bool) -> None:
-        self._queue = queue
+    def __init__(self, log: Log, group: str, name: str, *, keep: bool) -> None:
+        self._of = log
+        self._group = group
         self._keep = keep
         self._closed = False
         self.name = name
@@ -215,11 +414,15 @@ class Consumer:
         """Up to `count` messages, as soon as there is at least one."""
         if self._closed:
             raise BrokerClosed(f"the consumer {self.name!r} is closed: subscribe again")
-        return await self._queue._receive(count, timeout, self.name, keep=self._keep)
+        return await self._of._receive(self._group, count, timeout, self.name, keep=self._keep)
 
     async def ack_many(self, found: Iterable[Delivery]) -> None:
         """They were processed: all of them, or an error and none."""
-        await self._queue.ack_many(found)
+        await self._of.ack_many(found)
+
+    async def heartbeat(self) -> bool:
+        """Say that it is alive; False if it was thought dead, and what it had was given to others."""
+        return await self._of._port.heartbeat(self._of._log, self._group, self.name).get()
 
     def __aiter__(self) -> Self:
         return self
@@ -239,7 +442,7 @@ class Consumer:
         """Give back what was handed out and not settled."""
         if not self._closed:
             self._closed = True
-            await self._queue._port.release(self._queue._log, DEFAULT_GROUP, self.name).get()
+            await self._of._port.release(self._of._log, self._group, self.name).get()
 
     async def __aenter__(self) -> Self:
         return self
@@ -248,37 +451,267 @@ class Consumer:
         await self.close()
 
 
+class Reader:
+    """An independent position over a queue or topic. It sees what is stored, in order of offsets, and takes nothing away from anyone.
+
+    As an iterator it follows the tail until it, or the broker, is closed.
+    """
+
+    def __init__(self, log: Log, name: str, offset: int) -> None:
+        self._of = log
+        self._port = log._port
+        self._offset = offset
+        self._closed = False
+        self.name = name
+        self.missed = 0  #: How many messages were dropped before it came to read them.
+
+    def __repr__(self) -> str:
+        return f"Reader({self._of.name!r}, {self.name!r}, at {self._offset})"
+
+    async def read(self, timeout: Duration | None = 0) -> Message | None:
+        """The next message; None if there is none within `timeout`."""
+        found = await self.read_many(1, timeout)
+        return found[0] if found else None
+
+    async def read_many(self, count: int, timeout: Duration | None = 0) -> list[Message]:
+        """Up to `count` messages, as soon as there is at least one."""
+        count, wait_us = calls.count(count), calls.wait_us(timeout)
+        self._require_open()
+        page = await self._port.read(self._of._log, self._offset, count).get()
+        while not page.runs and (wait_us is None or wait_us > 0):
+            await self._port.watch(self._of._log, page.next, wait_us=wait_us).get()
+            page = await self._port.read(self._of._log, self._offset, count).get()
+            if wait_us is not None:
+                break
+        self._offset = page.next
+        self.missed += page.missed
+        calls.say_missed(self, page.missed)
+        return messages_of(page.runs)
+
+    async def seek(
+        self,
+        *,
+        offset: int | None = None,
+        timestamp: datetime | None = None,
+        message_id: int | None = None,
+    ) -> None:
+        """Go to a message: the next read returns that very one, or the first that is not older than `timestamp`. One that is not stored is an error."""
+        self._require_open()
+        self._offset = await self._port.locate(
+            self._of._log, calls.place(offset, timestamp, message_id)
+        ).get()
+
+    async def commit(self) -> int:
+        """Have its position survive this process; the position."""
+        self._require_open()
+        await self._port.position(self._of._log, self.name, self._offset).get()
+        return self._offset
+
+    async def position(self) -> int:
+        """The offset of the next message."""
+        return self._offset
+
+    async def lag(self) -> int:
+        """How many messages were published behind its position, at the most."""
+        return max(0, await self._port.locate(self._of._log, "latest").get() - self._offset)
+
+    async def reset(self) -> None:
+        """Go back to the earliest message that is stored, and forget what was committed. What was held for it is no longer."""
+        self._require_open()
+        await self._port.position(self._of._log, self.name, None, forget=True).get()
+        self._offset = await self._port.locate(self._of._log, "earliest").get()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise BrokerClosed(f"the reader {self.name!r} is closed: open another one")
+
+    def __aiter__(self) -> Self:
+        return self
+
+    async def __anext__(self) -> Message:
+        """The next message, however long it takes; the end is when this reader, or the broker, is closed."""
+        while not self._closed:
+            try:
+                found = await self.read(None)
+            except BrokerClosed:
+                break
+            if found is not None:
+                return found
+        raise StopAsyncIteration
+
+    async def close(self) -> None:
+        """Read no more. What was committed, or is held, stays so."""
+        self._closed = True
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class Transaction:
+    """Publishes and settles that happen together or not at all. Nothing is done before its end."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._steps: list[Operation] | None = []
+        self.ids: list[int] = []  #: Of what it published, in order, once it has ended.
+
+    async def publish(
+        self,
+        name: str,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
+        ttl: Duration | None = None,
+        dedup_id: str | None = None,
+    ) -> None:
+        """Append a message to a queue or topic; a queue is made if there is none of that name."""
+        message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
+        self._add(Operation(check_name(name, kind="queue name", reserved_ok=True), [message]))
+
+    async def ack(self, delivery: Delivery) -> None:
+        """It was processed: it never comes again."""
+        log, settled = calls.settling(delivery, self._broker._port)
+        self._add(Operation(log, receipts=settled, how="ack"))
+
+    async def nack(self, delivery: Delivery, *, delay: Duration | None = None, error: object = None) -> None:
+        """It failed: it is retried later, or dead-lettered if that was its last attempt."""
+        log, settled = calls.settling(delivery, self._broker._port)
+        wait_us, text = calls.delay_us(delay), calls.error_text(error)
+        self._add(Operation(log, receipts=settled, how="nack", delay_us=wait_us, error=text))
+
+    async def reject(self, delivery: Delivery, *, error: object = None) -> None:
+        """It failed for good: it goes straight to the dead letters."""
+        log, settled = calls.settling(delivery, self._broker._port)
+        self._add(Operation(log, receipts=settled, how="reject", error=calls.error_text(error)))
+
+    def _add(self, step: Operation) -> None:
+        if self._steps is None:
+            raise calls.ended()
+        self._steps.append(step)
+
+    async def commit(self) -> list[int]:
+        """Do all of it, or raise why nothing was done; the ids of what was published. Leaving the `async with` block does that too."""
+        if self._steps is None:
+            raise calls.ended()
+        steps, self._steps = self._steps, None
+        self.ids = await self._broker._port.transact(self._broker._namespace, steps).get()
+        return self.ids
+
+    async def rollback(self) -> None:
+        """Do nothing of it."""
+        self._steps = None
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            await self.rollback()
+        elif self._steps is not None:
+            await self.commit()
+
+
 class Broker:
-    """Queues in this process."""
+    """Queues and topics in this process."""
 
     def __init__(self, port: Port, namespace: str = DEFAULT_NAMESPACE) -> None:
         self._port = port
         self._namespace = namespace
 
+    async def _declare(self, kind: Kind, name: str, policy: dict[str, Any], create: bool | None) -> Handle:
+        return await self._port.declare(self._namespace, name, policy, create=create, kind=kind).get()
+
+    async def _delete(self, kind: Kind, name: str) -> None:
+        await self._port.change(await self._declare(kind, name, {}, False), "delete").get()
+
+    # --- queues ---
+
     async def queue(self, name: str, **policy: Any) -> Queue:
         """The queue of that name, made if it does not exist; what is given must be what is stored."""
-        return Queue(self, await self._port.declare(self._namespace, name, policy, create=None).get())
+        return Queue(self, await self._declare("queue", name, policy, None))
 
     async def create_queue(self, name: str, **policy: Any) -> Queue:
         """A new queue; an error if there is one of that name."""
-        return Queue(self, await self._port.declare(self._namespace, name, policy, create=True).get())
+        return Queue(self, await self._declare("queue", name, policy, True))
 
     async def get_queue(self, name: str) -> Queue:
         """The queue of that name; an error if there is none."""
-        return Queue(self, await self._port.declare(self._namespace, name, {}, create=False).get())
+        return Queue(self, await self._declare("queue", name, {}, False))
 
     async def delete_queue(self, name: str) -> None:
         """Delete a queue with everything in it; an error if there is none of that name."""
-        log = await self._port.declare(self._namespace, name, {}, create=False).get()
-        await self._port.change(log, "delete").get()
+        await self._delete("queue", name)
 
     async def list_queues(self) -> list[str]:
         """The names of all queues, but not those of dead letters."""
-        return await self._port.names(self._namespace).get()
+        return await self._port.names(self._namespace, "queue").get()
+
+    # --- topics ---
+
+    async def topic(self, name: str, **policy: Any) -> Topic:
+        """The topic of that name, made if it does not exist; what is given must be what is stored."""
+        return Topic(self, await self._declare("topic", name, policy, None))
+
+    async def create_topic(self, name: str, **policy: Any) -> Topic:
+        """A new topic; an error if there is one of that name."""
+        return Topic(self, await self._declare("topic", name, policy, True))
+
+    async def get_topic(self, name: str) -> Topic:
+        """The topic of that name; an error if there is none."""
+        return Topic(self, await self._declare("topic", name, {}, False))
+
+    async def delete_topic(self, name: str) -> None:
+        """Delete a topic with its subscriptions and everything in it; an error if there is none of that name."""
+        await self._delete("topic", name)
+
+    async def list_topics(self) -> list[str]:
+        """The names of all topics."""
+        return await self._port.names(self._namespace, "topic").get()
+
+    # --- all of them ---
+
+    async def publish(
+        self,
+        pattern: str,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
+        ttl: Duration | None = None,
+        dedup_id: str | None = None,
+    ) -> dict[str, int]:
+        """Append a message to every queue and topic whose name matches, all or none; its ids by name.
+
+        In a pattern, `*` stands for one word between dots and `#` for any number of them: `orders.*`, `orders.#`. If nothing matches it is an error.
+        """
+        message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
+        return await self._port.route(self._namespace, pattern, message).get()
+
+    def transaction(self) -> Transaction:
+        """Publishes and settles that happen together or not at all: `async with broker.transaction() as tx`."""
+        return Transaction(self)
+
+    async def trace(self, message_id: int) -> list[Step]:
+        """What became of a message, step by step, as far as it is remembered; nothing if it is not."""
+        return await self._port.trace(self._namespace, calls.id_of(message_id)).get()
+
+    def namespace(self, name: str) -> Namespace:
+        """The same for a tenant with names of its own: nothing is seen across."""
+        return Namespace(self._port, check_name(name, kind="namespace"))
 
     async def stats(self) -> BrokerStats:
         """What the broker knows of itself, the journal's damage included."""
-        return self._port.stats()
+        return self._port.stats(self._namespace)
 
     async def close(self, timeout: Duration | None = None) -> None:
         """Finish what is under way, sync, and let go of the directory."""
@@ -292,13 +725,26 @@ class Broker:
         await self.close()
 
 
+class Namespace(Broker):
+    """A broker's queues and topics for one tenant. The broker it came from owns the directory, and is the one to be closed."""
+
+    async def close(self, timeout: Duration | None = None) -> None:
+        """Nothing: the broker stays open for others."""
+        calls.seconds(timeout)
+
+
 class Opening:
     """What `aio.open` gives: await it, or use it with `async with`."""
 
     def __init__(
-        self, path: str | Path | None, clock: Clock | None, node: int, settings: dict[str, Any]
+        self,
+        path: str | Path | None,
+        clock: Clock | None,
+        node: int,
+        trace: bool | None,
+        settings: dict[str, Any],
     ) -> None:
-        self._arguments = (path, clock, node)
+        self._arguments = (path, clock, node, trace)
         self._settings = settings
         self._broker: Broker | None = None
 
@@ -352,6 +798,7 @@ def open(  # noqa: A001  # it is the name in the API
     segment_bytes: int = limits.SEGMENT_BYTES,
     node: int = 0,
     clock: Clock | None = None,
+    trace: bool | None = None,
 ) -> Opening:
     """The same for asyncio: `broker = await penstock.aio.open(…)`, or `async with penstock.aio.open(…) as broker`."""
     settings = {
@@ -359,4 +806,4 @@ def open(  # noqa: A001  # it is the name in the API
         "commit_interval_ms": commit_interval_ms,
         "segment_bytes": segment_bytes,
     }
-    return Opening(path, clock, node, settings)
+    return Opening(path, clock, node, trace, settings)

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import itertools
+import logging
 import threading
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final
 
 from penstock import argument
-from penstock.broker.port import Handle, Port, Redriven
+from penstock.broker.deliveries import Leased
+from penstock.broker.port import GroupStats, Handle, MessageId, Port, QueueStats, Receipts, Redriven
+from penstock.broker.recurring import recurrence
+from penstock.broker.scheduling import Recurring, missed_rule
+from penstock.broker.scheduling import recurring as make_recurring
 from penstock.broker.ticket import Ticket
-from penstock.clock import SECOND_US, Duration, duration_us
+from penstock.clock import SECOND_US, Duration, duration_us, to_us
 from penstock.engine import letter
 from penstock.engine.filter import compile_filter
-from penstock.errors import InvalidArgument
+from penstock.errors import BrokerClosed, InvalidArgument, LeaseLost, QueueNotFound, TopicNotFound
 from penstock.limits import COUNT_MAX, DELIVERIES_MAX, PREFETCH_MAX, PRIORITY_DEFAULT
-from penstock.message import Message
+from penstock.message import Message, check
 from penstock.names import check_name
+from penstock.policy import Policy, checked
 
 #: Dead letters that are moved in one unit.
 REDRIVE_AT_ONCE: Final = 100
@@ -26,6 +32,7 @@ REDRIVE_AT_ONCE: Final = 100
 PAUSE_S_MAX: Final = 24 * 3600.0
 
 _numbers = itertools.count(1)
+_LOG: Final = logging.getLogger("penstock.reader")
 
 
 def message(
@@ -115,6 +122,151 @@ def consumer_name(given: str | None) -> str:
 def error_text(error: object) -> str | None:
     """What is recorded of a failure."""
     return letter.error_text(error)
+
+
+def group_name(given: str) -> str:
+    return check_name(given, kind="group name")
+
+
+def subscription_name(given: str) -> str:
+    return check_name(given, kind="subscription name")
+
+
+def reader_name(given: str) -> str:
+    return check_name(given, kind="reader name")
+
+
+def strategy(given: str | None) -> str | None:
+    """How a group's consumers share messages: None as the policy says."""
+    return None if given is None else str(checked({"strategy": given})["strategy"])
+
+
+def filter_text(given: str | None) -> str | None:
+    return None if given is None else compile_filter(given).text
+
+
+def silence_us(heartbeat: Duration | None) -> int | None:
+    """After how long a silence a consumer is thought dead: None for never."""
+    if heartbeat is None:
+        return None
+    found = duration_us(heartbeat, "heartbeat")
+    if not found:
+        raise InvalidArgument(
+            "heartbeat is 0; give more than 0 seconds, or None for a consumer that may be silent"
+        )
+    return found
+
+
+def place(offset: int | None, timestamp: datetime | None, message_id: int | None) -> Any:
+    """The one place that was named: see `Port.locate`."""
+    given = [one for one in (offset, timestamp, message_id) if one is not None]
+    if len(given) != 1:
+        raise InvalidArgument("give one of offset, timestamp and message_id")
+    if message_id is not None:
+        plain = argument.integer(message_id)
+        if plain is None:
+            raise InvalidArgument(
+                f"message_id is {argument.quoted(message_id)}; give the int that publish returned"
+            )
+        return MessageId(plain)
+    if timestamp is not None:
+        to_us(timestamp, "timestamp")
+        return timestamp
+    plain = argument.integer(offset)
+    if plain is None or plain < 0:
+        raise InvalidArgument(f"offset is {argument.quoted(offset)}; give an int from 0 on")
+    return plain
+
+
+def start(given: object) -> Any:
+    """Where somebody begins who was never there: "earliest", "latest", an offset, or a time."""
+    plain = argument.text(given)
+    if plain in ("earliest", "latest"):
+        return plain
+    if isinstance(given, datetime):
+        to_us(given, "start")
+        return given
+    number = argument.integer(given)
+    if number is None or number < 0:
+        raise InvalidArgument(
+            f'start is {argument.quoted(given)}; give "earliest", "latest", an offset, or an aware datetime'
+        )
+    return number
+
+
+def id_of(given: int) -> int:
+    plain = argument.integer(given)
+    if plain is None:
+        raise InvalidArgument(f"the id is {argument.quoted(given)}; give the int that publish returned")
+    return plain
+
+
+def schedule_name(given: str) -> str:
+    return check_name(given, kind="schedule name")
+
+
+def recurring(cron: str, timezone: str, missed: str, message_: bytes | Message, policy: Policy) -> Recurring:
+    """A message that is published again and again, checked."""
+    whole = message_ if isinstance(message_, Message) else Message(message_)
+    whole = check(whole, policy.max_message_bytes)
+    ttl_us = None if whole.ttl is None else duration_us(whole.ttl, "ttl")
+    if ttl_us is None and policy.ttl is not None:
+        ttl_us = round(policy.ttl * SECOND_US)
+    if policy.delivery == "exactly-once":
+        raise InvalidArgument(
+            "a log that promises exactly-once wants a dedup_id of each message: nothing recurs there"
+        )
+    return make_recurring(recurrence(cron, timezone), missed_rule(missed), whole, ttl_us)
+
+
+def settling(found: Any, log_of: Any) -> tuple[Handle, Receipts]:
+    """What of a delivery a transaction needs. It must be of this broker."""
+    if not issubclass(type(found), Leased):
+        raise InvalidArgument(f"{argument.quoted(found)} is not a delivery")
+    if found._queue._port is not log_of:
+        raise LeaseLost(
+            "a delivery was handed out by another broker, or by this one before it was opened again: drop the result"
+        )
+    if not found._number:
+        raise InvalidArgument("the delivery was settled when it was handed out: there is nothing to settle")
+    return found._queue._log, found._receipts()
+
+
+def nameless() -> InvalidArgument:
+    return InvalidArgument(
+        "a durable subscription needs a name, by which it is found again: give one, or durable=False"
+    )
+
+
+def known_consumer(name: str, known: list[str]) -> str:
+    if name not in known:
+        raise InvalidArgument(f"there is no consumer {argument.quoted(name)}; there are {known}")
+    return name
+
+
+def of_group(stats: QueueStats, name: str) -> GroupStats:
+    """What is said of one group. It is gone if nothing is."""
+    found = stats.groups.get(name)
+    if found is None:
+        error = TopicNotFound if stats.kind == "topic" else QueueNotFound
+        raise error(
+            f"{stats.name!r} has no {'subscription' if stats.kind == 'topic' else 'group'} {name!r} (any more)"
+        )
+    return found
+
+
+def say_missed(reader: Any, missed: int) -> None:
+    """Tell a reader that fell off the end."""
+    if missed:
+        _LOG.warning(
+            "the reader %r missed %d messages: they were dropped before it came to read them",
+            reader.name,
+            missed,
+        )
+
+
+def ended() -> BrokerClosed:
+    return BrokerClosed("the transaction has ended: begin another one")
 
 
 class Redrive:

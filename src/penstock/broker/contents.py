@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
-from penstock.broker.shelf import Shelf
+from penstock.broker.shelf import Run, Shelf
 from penstock.clock import to_datetime
-from penstock.engine.change import Content, Fetch
+from penstock.engine.change import Choose, Content, Fetch
 from penstock.engine.events import Batch
+from penstock.engine.filter import Filter
 from penstock.engine.log import Log
 from penstock.message import Message
 
@@ -30,6 +32,62 @@ def fetching(shelf: Shelf) -> Fetch:
         return found
 
     return fetch
+
+
+class Glance:
+    """A stored message as a filter sees it: nothing is made of it that the filter does not ask for."""
+
+    __slots__ = ("_batch", "_row")
+
+    def __init__(self, batch: Batch, row: int) -> None:
+        self._batch = batch
+        self._row = row
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        return _at(self._batch.headers, self._row) or {}
+
+    @property
+    def key(self) -> str | None:
+        found: str | None = _at(self._batch.key, self._row)
+        return found
+
+    @property
+    def priority(self) -> int:
+        found: int = _at(self._batch.priority, self._row)
+        return found
+
+    @property
+    def id(self) -> int:
+        return self._batch.ids[self._row]
+
+    @property
+    def offset(self) -> int:
+        return self._batch.first + self._row
+
+    @property
+    def timestamp(self) -> datetime:
+        return to_datetime(_at(self._batch.timestamp_us, self._row))
+
+    @property
+    def payload(self) -> bytes:
+        return self._batch.payloads[self._row]
+
+
+def choosing(shelf: Shelf) -> Choose:
+    """What the engine asks for those messages that a filter wants."""
+
+    def choose(log: Log, offsets: Sequence[int], wanted: Filter) -> list[int]:
+        chosen: list[int] = []
+        batch: Batch | None = None
+        for offset in offsets:
+            if batch is None or not batch.first <= offset < batch.first + len(batch.ids):
+                batch = shelf.get(log.number, offset)
+            if batch is None or wanted.matches(Glance(batch, offset - batch.first)):
+                chosen.append(offset)
+        return chosen
+
+    return choose
 
 
 def bytes_of(batch: Batch) -> int:
@@ -60,6 +118,32 @@ def content_of(batch: Batch, row: int) -> Content:
         priority=_at(batch.priority, row),
         properties=_at(batch.properties, row),
     )
+
+
+def messages_of(runs: Iterable[Run]) -> list[Message]:
+    """Stored messages, as a user sees them."""
+    found: list[Message] = []
+    for batch, start, stop in runs:
+        if (
+            batch.deliver_at is batch.expires_at is None
+            and batch.key is batch.dedup_id is None
+            and batch.headers is None
+            and type(batch.priority) is int
+            and type(batch.timestamp_us) is int
+        ):
+            priority, timestamp = batch.priority, to_datetime(batch.timestamp_us)
+            found += [
+                Message(payload, headers={}, priority=priority, id=given, offset=offset, timestamp=timestamp)
+                for offset, payload, given in zip(
+                    range(batch.first + start, batch.first + stop),
+                    batch.payloads[start:stop],
+                    batch.ids[start:stop],
+                    strict=True,
+                )
+            ]
+        else:
+            found += [message_of(batch, row) for row in range(start, stop)]
+    return found
 
 
 def message_of(batch: Batch, row: int) -> Message:

@@ -7,22 +7,41 @@ plain messages one at a time take a short way (`express`).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from penstock import argument
-from penstock.broker import compose
+from penstock.broker import compose, grouping
 from penstock.broker.contents import DECLARATION_BYTES_MAX, SECTION_OVERHEAD_BYTES, bytes_of, message_of
 from penstock.broker.express import Express, JournalExpress, visible_us
-from penstock.broker.handing import Handing, alive
-from penstock.broker.monitor import Monitor
-from penstock.broker.port import BrokerStats, Granted, Handle, How, QueueStats, Receipts, Redriven
+from penstock.broker.grouping import Grouping
+from penstock.broker.handing import Handing, alive, not_found
+from penstock.broker.ledger import DEFAULT_NAMESPACE
+from penstock.broker.monitor import Monitor, Totals
+from penstock.broker.port import (
+    BrokerStats,
+    Granted,
+    Handle,
+    How,
+    Kind,
+    MessageId,
+    Operation,
+    Page,
+    QueueStats,
+    Receipts,
+    Redriven,
+    What,
+)
+from penstock.broker.reading import Reading
+from penstock.broker.scheduling import Recurring
 from penstock.broker.shelf import MemoryShelf
 from penstock.broker.ticket import Answer, Recorded, Ticket
+from penstock.broker.trace import Step
+from penstock.broker.transaction import Transactions, held_in, settle
 from penstock.clock import Clock
-from penstock.engine import dead
+from penstock.engine import dead, schedules
 from penstock.engine.engine import dead_letter_target
-from penstock.engine.log import DEFAULT_GROUP, Log, Plain, is_plain
-from penstock.errors import InvalidArgument, PolicyConflict, QueueNotFound
+from penstock.engine.log import DEFAULT_GROUP, NOTHING_KEPT, Log, Plain, is_plain
+from penstock.errors import InvalidArgument, PolicyConflict, WrongKind
 from penstock.journal.kinds import MESSAGES, METADATA, SETTLEMENTS
 from penstock.limits import DELIVERIES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message
@@ -41,6 +60,9 @@ class Embedded:
         self.monitor = monitor
         self.clock: Clock = monitor.clock
         self._handing = Handing(monitor)
+        self._reading = Reading(monitor)
+        self._grouping = Grouping(monitor, self._handing, self._reading)
+        self._transactions = Transactions(monitor)
         self.express = Express(monitor) if isinstance(monitor.shelf, MemoryShelf) else None
         self._short = (
             JournalExpress(monitor, monitor.journal, self._handing) if monitor.journal is not None else None
@@ -60,9 +82,9 @@ class Embedded:
     # --- logs ---
 
     def declare(
-        self, namespace: str, name: str, policy: dict[str, Any], *, create: bool | None
+        self, namespace: str, name: str, policy: dict[str, Any], *, create: bool | None, kind: Kind = "queue"
     ) -> Ticket[Handle]:
-        name = check_name(name, kind="queue name", reserved_ok=create is False)
+        name = check_name(name, kind=f"{kind} name", reserved_ok=create is False)
         policy = checked(policy)
         wanted = Policy.of(**policy)
         with self.monitor.lock, self.monitor.whole:
@@ -70,14 +92,18 @@ class Embedded:
             log = self.monitor.engine.find(namespace, name)
             if log is None:
                 if create is False:
-                    raise QueueNotFound(f"no queue named {name!r}; create it with create_queue({name!r})")
+                    raise not_found(kind, name)
                 self.monitor.require_room(METADATA, DECLARATION_BYTES_MAX)
-                log = self.monitor.engine.declare(namespace, name, wanted, now_us, change)
+                log = self.monitor.engine.declare(namespace, name, wanted, now_us, change, kind)
                 self.monitor.skip_what_was_given_up(log)
+            elif log.kind != kind:
+                raise WrongKind(
+                    f"{name!r} is a {log.kind}, not a {kind}: open it with {log.kind}({name!r}), or take another name"
+                )
             elif create:
                 differing = "; ".join(map(str, differences(log.policy, policy))) or "with the same policy"
                 raise PolicyConflict(
-                    f"the queue {name!r} exists already ({differing}); open it with queue({name!r})"
+                    f"the {kind} {name!r} exists already ({differing}); open it with {kind}({name!r})"
                 )
             else:
                 _require_same(log, policy)
@@ -86,23 +112,31 @@ class Embedded:
             return Recorded(log, self.monitor.record(change))
 
     def _open_short_way(self, log: Log) -> None:
-        """With the lock held: have plain messages of a plain queue take the short way."""
+        """With the lock held: have plain messages of a plain log take the short way."""
         log.plain = None
-        if not is_plain(log.policy):
+        if (
+            not is_plain(log.policy)
+            or log.kept_from < NOTHING_KEPT
+            or not log.groups
+            or log.sizes
+            or log.held_ids
+        ):
             return
-        group = log.group()
-        if len(log.groups) == 1 and not (group.keys or log.sizes or log.held_ids):
-            lane = group.lanes.lane(PRIORITY_DEFAULT)
-            contents = {} if self.express is None else self.express._shelf.of_log(log.number)
-            log.plain = Plain(
-                group, group.lanes, lane, contents, log.policy.max_message_bytes, visible_us(log)
-            )
+        contents = {} if self.express is None else self.express._shelf.of_log(log.number)
+        group, lanes, lane = None, None, None
+        if len(log.groups) == 1 and DEFAULT_GROUP in log.groups:
+            group = log.group()
+            lanes, lane = group.lanes, group.lanes.lane(PRIORITY_DEFAULT)
+        if any(found.keys for found in log.groups.values()):
+            return
+        log.plain = Plain(group, lanes, lane, contents, log.policy.max_message_bytes, visible_us(log))
 
-    def names(self, namespace: str) -> Ticket[list[str]]:
+    def names(self, namespace: str, kind: Kind = "queue") -> Ticket[list[str]]:
         with self.monitor.lock, self.monitor.whole:
             self.monitor.begin()
+            logs = self.monitor.engine.of_namespace(namespace)
             return Answer(
-                [found for found in self.monitor.engine.names(namespace) if not is_dead_letter_name(found)]
+                [log.name for log in logs if log.kind == kind and not is_dead_letter_name(log.name)]
             )
 
     def describe(self, log: Handle) -> Ticket[QueueStats]:
@@ -111,7 +145,7 @@ class Embedded:
             return Answer(self._stats_of(alive(log)))
 
     def _stats_of(self, log: Log) -> QueueStats:
-        group = min(log.groups.values(), key=lambda found: len(found.settled), default=None)
+        group = min(log.all_groups(), key=lambda found: len(found.settled), default=None)
         dead = None
         if not is_dead_letter_name(log.name):
             dead = self.monitor.engine.find(log.namespace, dead_letter_target(log))
@@ -126,31 +160,38 @@ class Embedded:
             bytes=log.bytes if log.policy.max_bytes is not None else None,
             next_offset=log.next_offset,
             published=log.published,
-            consumers=len(log.consumers),
+            consumers=log.consumers,
             waiting=log.receivers,
+            kind=log.kind,
+            groups=grouping.describe(log),
+            readers={name: log.next_offset - found.offset for name, found in log.readers.items()},
+            schedules=list(log.schedules),
         )
 
-    def stats(self) -> BrokerStats:
-        """What the broker knows of itself."""
+    def stats(self, namespace: str = DEFAULT_NAMESPACE) -> BrokerStats:
+        """What the broker knows of a namespace; of itself only where everything is, which is the default one."""
         with self.monitor.lock, self.monitor.whole:
             self.monitor.begin()
-            each = [self._stats_of(log) for log in self.monitor.engine.logs.values()]
-            journal = None if self.monitor.journal is None else self.monitor.journal.stats()
+            logs = self.monitor.engine.of_namespace(namespace)
+            each = [self._stats_of(log) for log in logs]
+            gone = self.monitor.retired.get(namespace, Totals())
+            journal = None
+            if self.monitor.journal is not None and namespace == DEFAULT_NAMESPACE:
+                journal = self.monitor.journal.stats()
             return BrokerStats(
-                queues=len(each),
+                queues=sum(log.kind == "queue" for log in logs),
+                topics=sum(log.kind == "topic" for log in logs),
                 ready=sum(found.ready for found in each),
                 leased=sum(found.leased for found in each),
                 delayed=sum(found.delayed for found in each),
                 retrying=sum(found.retrying for found in each),
-                published=sum(found.published for found in each),
-                delivered=self.monitor.delivered,
-                acked=self.monitor.acked,
+                published=gone.published + sum(found.published for found in each),
+                delivered=gone.delivered + sum(log.delivered for log in logs),
+                acked=gone.acked + sum(log.acked for log in logs),
                 journal=journal,
             )
 
-    def change(
-        self, log: Handle, what: Literal["alter", "delete", "purge", "dead-letters", "redrive"], **policy: Any
-    ) -> Ticket[Any]:
+    def change(self, log: Handle, what: What, **policy: Any) -> Ticket[Any]:
         fields = checked(policy)
         with self.monitor.lock, self.monitor.whole:
             now_us, change = self.monitor.begin()
@@ -195,7 +236,59 @@ class Embedded:
             self.monitor.require_room(MESSAGES, bytes_of(batch))
             batch.ids = self.monitor.ids.take(len(batch.payloads))
             ids = self.monitor.engine.publish(found, batch, now_us, change)
+            if found.plain is None:
+                self._open_short_way(found)
             return Recorded(ids, self.monitor.record(change))
+
+    def route(self, namespace: str, pattern: str, message: bytes | Message) -> Ticket[dict[str, int]]:
+        return self._transactions.route(namespace, pattern, message)
+
+    def transact(self, namespace: str, operations: Sequence[Operation]) -> Ticket[list[int]]:
+        return self._transactions.transact(namespace, operations)
+
+    def cancel(self, log: Handle, id: int) -> Ticket[bool]:
+        with self.monitor.lock, self.monitor.whole:
+            now_us, change = self.monitor.begin()
+            found = alive(log)
+            offset = self._reading.offset_of(found, MessageId(id))
+            self.monitor.require_room(SETTLEMENTS, SECTION_OVERHEAD_BYTES * (1 + len(found.groups)))
+            if not schedules.cancel(self.monitor.engine, found, offset, now_us, change):
+                return Answer(False)
+            return Recorded(True, self.monitor.record(change))
+
+    def schedule(self, log: Handle, name: str, recurring: Recurring | None) -> Ticket[bool]:
+        body = b"" if recurring is None else recurring.encode()
+        with self.monitor.lock, self.monitor.whole:
+            now_us, change = self.monitor.begin()
+            found = alive(log)
+            known = name in found.schedules
+            if recurring is None and not known:
+                return Answer(False)
+            due_us = None if recurring is None else recurring.first_us(now_us)
+            self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + len(body) + 4 * len(name))
+            schedules.put(self.monitor.engine, found, name, due_us, body, now_us, change)
+            return Recorded(known, self.monitor.record(change))
+
+    # --- groups ---
+
+    def open_group(
+        self, log: Handle, group: str, *, filter: str | None, strategy: str | None, start: Any, durable: bool
+    ) -> Ticket[None]:
+        return self._grouping.open_group(
+            log, group, filter=filter, strategy=strategy, start=start, durable=durable
+        )
+
+    def close_group(self, log: Handle, group: str) -> Ticket[None]:
+        return self._grouping.close_group(log, group)
+
+    def seek(self, log: Handle, group: str, place: Any) -> Ticket[None]:
+        return self._grouping.seek(log, group, place)
+
+    def lag(self, log: Handle, group: str) -> Ticket[int]:
+        return self._grouping.lag(log, group)
+
+    def heartbeat(self, log: Handle, group: str, consumer: str) -> Ticket[bool]:
+        return self._grouping.heartbeat(log, group, consumer)
 
     # --- receiving ---
 
@@ -212,8 +305,8 @@ class Embedded:
                 return short
         return self._handing.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
 
-    def attach(self, log: Handle, group: str, consumer: str) -> Ticket[str]:
-        return self._handing.attach(log, group, consumer)
+    def attach(self, log: Handle, group: str, consumer: str, silence_us: int | None = None) -> Ticket[str]:
+        return self._handing.attach(log, group, consumer, silence_us)
 
     def release(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
         return self._handing.release(log, group, consumer)
@@ -230,6 +323,8 @@ class Embedded:
         error: str | None = None,
     ) -> Ticket[None]:
         offsets, numbers = receipts.offsets, receipts.numbers
+        if not offsets:
+            raise InvalidArgument("nothing is given to settle")
         if self._short is not None and how == "ack" and len(offsets) == 1 and receipts.group == DEFAULT_GROUP:
             short = self._short.ack(alive(log), offsets[0], numbers[0])
             if short is not None:
@@ -237,21 +332,17 @@ class Embedded:
         with self.monitor.lock, self.monitor.whole:
             now_us, change = self.monitor.begin(settling=True)
             found = alive(log)
-            group = found.group(receipts.group)
+            group = held_in(found, receipts.group)
             engine = self.monitor.engine
             self.monitor.require_room(
                 SETTLEMENTS, SECTION_OVERHEAD_BYTES + 32 * len(offsets) + 4 * len(error or "")
             )
-            if how == "ack":
-                self.monitor.acked += engine.ack(found, group, offsets, numbers, now_us, change)
-            elif how == "nack":
-                engine.nack(found, group, offsets, numbers, delay_us, error, now_us, change)
-            elif how == "reject":
-                engine.reject(found, group, offsets, numbers, error, now_us, change)
-            else:
-                engine.give_back(found, group, offsets, numbers, now_us, change)
+            settle(engine, found, group, receipts, how, delay_us, error, now_us, change)
             if self.monitor.draining:
                 self.monitor.settled.notify_all()
+            if not change and not group.durable:
+                self.monitor.follow()
+                return Answer(None)
             return Recorded(None, self.monitor.record(change))
 
     def extend(self, log: Handle, receipts: Receipts, wait_us: int) -> Ticket[None]:
@@ -259,37 +350,51 @@ class Embedded:
             now_us, _ = self.monitor.begin(settling=True)
             found = alive(log)
             self.monitor.engine.extend(
-                found, found.group(receipts.group), receipts.offsets, receipts.numbers, now_us + wait_us
+                found, held_in(found, receipts.group), receipts.offsets, receipts.numbers, now_us + wait_us
             )
             self.monitor.follow()
             return Answer(None)
 
     # --- looking, and moving dead letters ---
 
-    def read(
-        self, log: Handle, count: int, *, where: Callable[[Message], bool] | None = None
-    ) -> Ticket[list[Message]]:
+    def peek(self, log: Handle, count: int) -> Ticket[list[Message]]:
         with self.monitor.lock, self.monitor.whole:
             self.monitor.begin()
-            found = alive(log)
-            return Answer([message for _, message in self._upcoming(found, count, where)])
+            return Answer(self._upcoming(alive(log), count))
 
-    def _upcoming(
-        self, log: Log, count: int, where: Callable[[Message], bool] | None
-    ) -> list[tuple[int, Message]]:
-        """With the lock held: the next messages in order, with their offsets."""
-        found: list[tuple[int, Message]] = []
-        for piece in log.group().lanes.pieces():
+    def _upcoming(self, log: Log, count: int) -> list[Message]:
+        """With the lock held: the next messages in order; of a topic, what the subscription furthest behind gets next."""
+        group = log.group() if DEFAULT_GROUP in log.groups else min(
+            log.all_groups(), key=lambda one: len(one.settled), default=None
+        )  # fmt: skip
+        found: list[Message] = []
+        for piece in group.lanes.pieces() if group is not None else ():
             for offset in range(piece[1], piece[2]):
                 if len(found) >= count:
                     return found
                 batch = self.monitor.shelf.get(log.number, offset)
-                if batch is None:
-                    continue
-                message = message_of(batch, offset - batch.first)
-                if where is None or where(message):
-                    found.append((offset, message))
+                if batch is not None:
+                    found.append(message_of(batch, offset - batch.first))
         return found
+
+    def read(self, log: Handle, offset: int, count: int) -> Ticket[Page]:
+        return self._reading.read(log, offset, count)
+
+    def watch(self, log: Handle, offset: int, *, wait_us: int | None) -> Ticket[Any]:
+        return self._reading.watch(log, offset, wait_us=wait_us)
+
+    def locate(self, log: Handle, place: Any) -> Ticket[int]:
+        return self._reading.locate(log, place)
+
+    def position(
+        self, log: Handle, reader: str, offset: int | None, *, holds: bool | None = None, forget: bool = False
+    ) -> Ticket[int | None]:
+        return self._reading.position(log, reader, offset, holds=holds, forget=forget)
+
+    def trace(self, namespace: str, id: int) -> Ticket[list[Step]]:
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin()
+            return Answer(self.monitor.timeline(namespace, id))
 
     def redrive(
         self,
@@ -307,7 +412,7 @@ class Embedded:
             if to is not None:
                 target = self.monitor.engine.find(found.namespace, to)
                 if target is None:
-                    raise QueueNotFound(f"no queue named {to!r}; create it with create_queue({to!r})")
+                    raise not_found("queue", to)
                 if target is found:
                     raise InvalidArgument(f"{to!r} holds these dead letters: redrive them to another queue")
             whole = range(found.arrived) if span is None else span
@@ -354,6 +459,6 @@ def _require_same(log: Log, given: dict[str, Any]) -> None:
     differing = differences(log.policy, given)
     if differing:
         raise PolicyConflict(
-            f"the queue {log.name!r} exists with another policy: {'; '.join(map(str, differing))}. "
+            f"the {log.kind} {log.name!r} exists with another policy: {'; '.join(map(str, differing))}. "
             "Leave those arguments out, or call alter"
         )

@@ -26,8 +26,10 @@ from penstock.broker.shelf import Run
 from penstock.broker.ticket import Leasing, Record, Recorded, Ticket
 from penstock.clock import SECOND_US, nanoseconds_of
 from penstock.engine.events import Batch
+from penstock.engine.lane import Lane, Lanes
 from penstock.engine.lease import Lease
 from penstock.engine.log import DEFAULT_GROUP, Log, Plain
+from penstock.engine.milestones import STRIDE
 from penstock.ids import EPOCH_US
 from penstock.journal.journal import Journal
 from penstock.journal.rows import Rows
@@ -81,16 +83,20 @@ class Express:
                     given = ids.next()
                 else:
                     ids._last = given
-                if not given & _LOOK_UP:
-                    monitor.now()  # the wall clock may have been set forward
                 offset = log.next_offset
+                if not given & _LOOK_UP:  # now and then
+                    monitor.now()  # the wall clock may have been set forward
+                    log.milestones.note(offset, now_us, now_us, given, 0, STRIDE)
                 log.next_offset = log.arrived = offset + 1
                 log.published += 1
                 if log.priorities.last != PRIORITY_DEFAULT:
                     log.note_priority(offset, PRIORITY_DEFAULT)
                 plain.contents[offset] = (payload, given, now_us)
-                plain.lane.append(offset, offset + 1)
-                plain.lanes.count += 1
+                group = plain.group
+                if group is not None:  # otherwise each of them catches up when it is looked at
+                    group.seen = offset + 1
+                    plain.lane.append(offset, offset + 1)
+                    plain.lanes.count += 1
                 return given
             except BaseException as error:  # it may be half done
                 monitor.fail(error)
@@ -107,6 +113,8 @@ class Express:
                 if plain is None or (alarms and alarms[0][0] <= now_us) or monitor.express_closed:
                     return LATER
                 lanes, lane = plain.lanes, plain.lane
+                if lanes is None:
+                    return LATER
                 if not lanes.count:
                     return None
                 if lane.count != lanes.count or lane._returned or plain.group.tally.count:
@@ -133,6 +141,8 @@ class Express:
                 if plain is None or monitor.express_closed:
                     return False
                 group = plain.group
+                if group is None:
+                    return False
                 leases = group.leases
                 lease = leases._by_offset.get(offset)
                 if (
@@ -149,7 +159,7 @@ class Express:
                 leases.remove(offset)
                 group.settled.add_one(offset)
                 plain.contents.pop(offset, None)
-                monitor.acked += 1
+                log.acked += 1
                 return True
             except BaseException as error:  # it may be half done
                 monitor.fail(error)
@@ -158,7 +168,9 @@ class Express:
 
 def _hold_first(monitor: Monitor, log: Log, plain: Plain, consumer: str | None, now_us: int) -> int:
     """Have a new lease hold the first message of the lane, which is in the queue's only piece or in its first; the lease's number."""
-    lanes, lane, engine = plain.lanes, plain.lane, monitor.engine
+    lanes: Lanes = plain.lanes  # type: ignore[assignment]  # whoever calls has looked
+    lane: Lane = plain.lane  # type: ignore[assignment]
+    engine = monitor.engine
     place, offset, stop, priority = lane._queue[0]
     if stop == offset + 1:
         lane._queue.popleft()
@@ -167,7 +179,7 @@ def _hold_first(monitor: Monitor, log: Log, plain: Plain, consumer: str | None, 
     lane.count -= 1
     lanes.count -= 1
     engine._lease_number = number = engine._lease_number + 1
-    leases = plain.group.leases
+    leases = plain.group.leases  # type: ignore[union-attr]
     deadline_us = None if plain.visible_us is None else now_us + plain.visible_us
     lease = Lease(number, [(place, offset, offset + 1, priority)], consumer, deadline_us, 1)
     leases._by_offset[offset] = lease
@@ -176,7 +188,7 @@ def _hold_first(monitor: Monitor, log: Log, plain: Plain, consumer: str | None, 
         if log.alarm_us is None or deadline_us < log.alarm_us:
             engine._set_alarm_at(log, deadline_us)
             monitor.follow()
-    monitor.delivered += 1
+    log.delivered += 1
     return number
 
 
@@ -209,8 +221,10 @@ class Arrival:
             log.arrived = first + 1
             if log.priorities.last != PRIORITY_DEFAULT:
                 log.note_priority(first, PRIORITY_DEFAULT)
-            plain.lane.append(first, first + 1)
-            plain.lanes.count += 1
+            if plain.group is not None and plain.lanes is not None and plain.lane is not None:
+                plain.group.seen = first + 1
+                plain.lane.append(first, first + 1)
+                plain.lanes.count += 1
 
 
 class JournalExpress:
@@ -254,10 +268,14 @@ class JournalExpress:
             log.next_offset = first + 1
             log.published += 1
             self._engine.last_id = given
+            if first >= log.milestones.next:
+                log.milestones.note(first, now_us, now_us, given, 0, STRIDE)
             batch = Batch([payload], [given], now_us, PRIORITY_DEFAULT, first=first, size=size)
             self._shelf.put(log.number, batch)
             arrival = Arrival(monitor, plain, log, batch)
             monitor.on_the_way.append(arrival)
+            if monitor.tracer is not None:
+                monitor.tracer.published(log.number, first, given, now_us)
             row = message_row(log.number, first, given, now_us, payload)
             return Recorded(batch.ids, self._append(row, sync=True, then=arrival))
 
@@ -269,7 +287,10 @@ class JournalExpress:
                 return None
             lanes, lane, group = plain.lanes, plain.lane, plain.group
             if (
-                not lanes.count
+                group is None
+                or lanes is None
+                or lane is None
+                or not lanes.count
                 or lane.count != lanes.count
                 or lane._returned
                 or group.tally.count
@@ -283,6 +304,8 @@ class JournalExpress:
             number = _hold_first(monitor, log, plain, consumer, now_us)
             row = offset - batch.first
             granted = Granted(DEFAULT_GROUP, number, (offset,), 1, [Run(batch, row, row + 1)])
+            if monitor.tracer is not None:
+                monitor.tracer.leased(log.number, DEFAULT_GROUP, offset, consumer, now_us)
             record = self._append(lease_row(log.number, DEFAULT_GROUP, offset, consumer, now_us), sync=False)
             return Leasing(granted, record, self._handing.take_back, log)
 
@@ -293,9 +316,10 @@ class JournalExpress:
             if plain is None:
                 return None
             group = plain.group
-            lease = group.leases.get(offset)
+            lease = group.leases.get(offset) if group is not None else None
             if (
-                lease is None
+                group is None
+                or lease is None
                 or lease.number != number
                 or group.tally.count
                 or group.overdue
@@ -304,7 +328,9 @@ class JournalExpress:
                 return None
             group.leases.remove(offset)
             group.settled.add_one(offset)
-            monitor.acked += 1
+            log.acked += 1
+            if monitor.tracer is not None:
+                monitor.tracer.acked(log.number, DEFAULT_GROUP, offset, now_us)
             return Recorded(None, self._append(ack_row(log.number, DEFAULT_GROUP, offset, now_us), sync=True))
 
 

@@ -6,16 +6,20 @@ or loop wakes to find it. If he has gone meanwhile, what was leased for him goes
 
 from __future__ import annotations
 
+from typing import Any, Final
+
 from penstock.broker.contents import SECTION_OVERHEAD_BYTES
 from penstock.broker.monitor import NOTHING, Monitor
 from penstock.broker.port import Granted, Handle
 from penstock.broker.shelf import runs_of
-from penstock.broker.ticket import Answer, Leasing, Recorded, Refused, Ticket, Waiting
+from penstock.broker.ticket import DONE, Again, Answer, Leasing, Record, Recorded, Refused, Ticket, Waiting
+from penstock.engine import cursors
 from penstock.engine.change import Change
-from penstock.engine.group import Group
-from penstock.engine.log import Log
-from penstock.errors import InvalidArgument, PenstockError, QueueNotFound
-from penstock.journal.kinds import LEASES
+from penstock.engine.group import Group, Terms
+from penstock.engine.log import DEFAULT_GROUP, Kind, Log
+from penstock.engine.strategy import Want, shares
+from penstock.errors import InvalidArgument, PenstockError, QueueNotFound, TopicNotFound
+from penstock.journal.kinds import LEASES, METADATA
 
 
 class Handing:
@@ -33,17 +37,45 @@ class Handing:
             now_us, change = self.monitor.begin()
             found = alive(log)
             found.used_us = now_us
-            ticket = self._try_lease(found, found.group(group), count, consumer, keep, now_us, change)
+            here = self.group_of(found, group, now_us)
+            cursors.heard(here, consumer, now_us)
+            deadline_us = None if wait_us is None else now_us + wait_us
+            ticket = self._try_lease(found, here, count, consumer, keep, now_us, change)
+            if ticket is UNDECIDED:
+                return self._again(found, group, count, consumer, deadline_us, keep)
             if ticket is not None:
                 return ticket
             if wait_us is not None and wait_us <= 0:
                 return NOTHING
             waiting = Waiting(
-                (found, group), count, consumer, keep=keep,
-                deadline_us=None if wait_us is None else now_us + wait_us, give_up=self.give_up,
-            )  # fmt: skip
+                (found, group), count, consumer, keep=keep, deadline_us=deadline_us, give_up=self.give_up
+            )
             self.monitor.wait_in_line(waiting)
             return waiting
+
+    def group_of(self, log: Log, name: str, now_us: int) -> Group:
+        """With the lock held: a group of a log. A queue's own one is made when it is first asked for."""
+        if name not in log.groups:
+            if log.kind == "topic" or name != DEFAULT_GROUP:
+                raise no_group(log, name)
+            engine = self.monitor.engine
+            begin = cursors.beginning(engine, log, 0, Terms())
+            self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + len(begin.body))
+            change = Change()
+            cursors.subscribe(engine, log, name, begin, now_us, change)
+            self.monitor.record(change, sync=False)
+        return log.group(name)
+
+    def _again(
+        self, log: Log, group: str, count: int, consumer: str | None, deadline_us: int | None, keep: bool
+    ) -> Again:
+        """Have somebody ask once more, without keeping others from the broker meanwhile."""
+
+        def ask() -> Ticket[Granted | None]:
+            wait_us = None if deadline_us is None else max(0, deadline_us - self.monitor.now())
+            return self.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
+
+        return Again(ask)
 
     def _try_lease(
         self,
@@ -55,52 +87,88 @@ class Handing:
         now_us: int,
         change: Change,
     ) -> Ticket[Granted | None] | None:
-        """With the lock held: lease what is ready; None if nothing is."""
-        while group.lanes.count and _is_active(log, consumer):
-            self.monitor.require_room(LEASES, SECTION_OVERHEAD_BYTES + 16 * min(count, group.lanes.count))
+        """With the lock held: lease what is ready; None if nothing is, `UNDECIDED` if a filter has not looked at everything yet."""
+        while group.lanes.count and _is_active(log, group, consumer):
+            self.monitor.require_room(LEASES, SECTION_OVERHEAD_BYTES + 32 * min(count, group.lanes.count))
             grant = self.monitor.engine.lease(log, group, count, consumer, now_us, change, keep=keep)
             if grant is None:
-                return None
+                if not change:
+                    return None
+                self.monitor.record(change, sync=False)  # what was not wanted
+                return UNDECIDED if group.lanes.count else None
             runs, lost = runs_of(self.monitor.shelf, log.number, grant.offsets)
             if lost and grant.number:
                 self.monitor.engine.lose(log, group, lost, now_us, change)
-            self.monitor.delivered += len(grant.offsets) - len(lost)
-            record = self.monitor.record(change, sync=not grant.number)
+            log.delivered += len(grant.offsets) - len(lost)
+            record = self._recorded(group, change, sync=not grant.number)
             if runs:
                 held = [offset for offset in grant.offsets if offset not in lost] if lost else grant.offsets
                 attempts = grant.attempts
                 if lost and isinstance(attempts, list):
                     attempts = [a for o, a in zip(grant.offsets, attempts, strict=True) if o not in lost]
+                member = group.members.get(consumer) if consumer is not None else None
+                if member is not None:
+                    group.turns += 1
+                    member.turn = group.turns
                 return Leasing(
                     Granted(group.name, grant.number, held, attempts, runs), record, self.take_back, log
                 )
             change = Change()
         return None
 
+    def _recorded(self, group: Group, change: Change, *, sync: bool) -> Record:
+        """With the lock held: record what was done in a group. If nothing is recorded of it, nobody has to wait."""
+        if change or group.durable:
+            return self.monitor.record(change, sync=sync)
+        self.monitor.follow()
+        return DONE
+
     def serve(self, log: Log) -> None:
-        """With the lock held: lease for those who wait, in the order in which they came."""
-        for name, group in log.groups.items():
-            for waiting in self.monitor.lines.of(log, name):
-                if not group.lanes.count:
-                    break
-                if not waiting.stands or not _is_active(log, waiting.consumer):
+        """With the lock held: lease for those who wait, and tell those who only watch."""
+        for name in self.monitor.lines.groups_of(log):
+            if name == WATCHING:
+                for one in self.monitor.lines.of(log, WATCHING):
+                    if one.count < log.arrived:
+                        self.monitor.answer(one, NOTHING)
+            elif name in log.groups:
+                self._serve_group(log, log.group(name))
+
+    def _serve_group(self, log: Log, group: Group) -> None:
+        """Share out what is ready, as the group's strategy says, among those who wait and may be given something."""
+        while group.lanes.count:
+            line = self.monitor.lines.of(log, group.name)
+            waiting = [one for one in line if one.stands and _is_active(log, group, one.consumer)]
+            if not waiting:
+                return
+            for one, share in self._shares(log, group, waiting):
+                if not share or not one.stands:
                     continue
                 try:
                     ticket = self._try_lease(
-                        log,
-                        group,
-                        waiting.count,
-                        waiting.consumer,
-                        waiting.keep,
-                        self.monitor.now(),
-                        Change(),
+                        log, group, share, one.consumer, one.keep, self.monitor.now(), Change()
                     )
                 except PenstockError as error:
                     ticket = Refused(error)
                 if ticket is None:
                     break
+                if ticket is UNDECIDED:
+                    ticket = self._again(log, group.name, one.count, one.consumer, one.deadline_us, one.keep)
                 # He may have been answered meanwhile, if the queue was deleted, or the broker failed.
-                self.monitor.answer(waiting, ticket)
+                self.monitor.answer(one, ticket)
+            else:
+                continue
+            return
+
+    def _shares(self, log: Log, group: Group, waiting: list[Waiting]) -> list[tuple[Waiting, int]]:
+        """Who gets how many, in the order in which they get them."""
+        strategy = group.terms.strategy or log.policy.strategy
+        busy = group.leases.by_consumer() if strategy == "least-busy" else {}
+        wants = []
+        for one in waiting:
+            member = group.members.get(one.consumer) if one.consumer is not None else None
+            wants.append(Want(one.count, member.turn if member else 0, busy.get(one.consumer, 0)))
+        given = shares(strategy, group.lanes.count, wants, self.monitor.engine.chance.unit)
+        return sorted(zip(waiting, given, strict=True), key=lambda pair: wants[waiting.index(pair[0])].turn)
 
     def give_up(self, waiting: Waiting, *, granted: bool = True) -> None:
         """Somebody stops waiting. What was `granted` meanwhile goes back, unless he still wants that."""
@@ -116,23 +184,26 @@ class Handing:
                 return
             now_us, change = self.monitor.begin(settling=True)
             self.monitor.settled.notify_all()
+            if granted.group not in log.groups:
+                return
             group = log.group(granted.group)
             found = zip(granted.offsets, group.leases.of(granted.offsets), strict=True)
             held = [offset for offset, lease in found if lease is not None and lease.number == granted.number]
             if held:
-                self.monitor.engine.give_back(log, group, held, [granted.number] * len(held), now_us, change)
-                self.monitor.record(change, sync=False)
+                self.monitor.engine.give_back(
+                    log, group, held, [granted.number] * len(held), now_us, change, seen=False
+                )
+                self._recorded(group, change, sync=False)
 
-    def attach(self, log: Handle, group: str, consumer: str) -> Ticket[str]:
+    def attach(self, log: Handle, group: str, consumer: str, silence_us: int | None = None) -> Ticket[str]:
         with self.monitor.lock, self.monitor.whole:
-            self.monitor.begin()
+            now_us, _ = self.monitor.begin()
             found = alive(log)
-            found.group(group)
-            name, number = consumer, 1
-            while name in found.consumers:
-                number += 1
-                name = f"{consumer}~{number}"
-            found.consumers[name] = None
+            here = self.group_of(found, group, now_us)
+            name = cursors.attach(here, consumer, now_us, silence_us)
+            if silence_us is not None:
+                self.monitor.engine.set_alarm(found)
+                self.monitor.follow()
             return Answer(name)
 
     def release(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
@@ -142,42 +213,57 @@ class Handing:
             now_us, change = self.monitor.begin(settling=True)
             found = log if isinstance(log, Log) else alive(log)
             self.monitor.settled.notify_all()
-            if not found.deleted:
-                self._detach(found, group, consumer, now_us)
-                held = found.group(group).leases.held_for(consumer)
-                if held:
-                    numbers = [found.group(group).leases.number_of(offset) for offset in held]
-                    self.monitor.engine.give_back(found, found.group(group), held, numbers, now_us, change)
+            if not found.deleted and group in found.groups:
+                for waiting in self.monitor.lines.of(found, group):
+                    if waiting.consumer == consumer:
+                        self.monitor.answer(waiting, NOTHING)
+                cursors.detach(self.monitor.engine, found, found.group(group), consumer, now_us, change)
+                self.monitor.engine.use(found, now_us)
+                self.dismiss(found)
             if change:
                 return Recorded(None, self.monitor.record(change, sync=False))
             self.monitor.follow()  # the next one may be active now
             return Answer(None)
 
-    def _detach(self, log: Log, group: str, consumer: str, now_us: int) -> None:
-        """With the lock held: what a consumer waits for will not come, and the next one may be active."""
-        log.consumers.pop(consumer, None)
-        self.monitor.engine.use(log, now_us)
-        for waiting in self.monitor.lines.of(log, group):
-            if waiting.consumer == consumer:
-                self.monitor.answer(waiting, NOTHING)
-        self.monitor.engine.stirred.add(log)
-
     def dismiss(self, log: Log) -> None:
-        """With the lock held: a queue is gone, and those who wait for it wait in vain."""
+        """With the lock held: a log, or a group of it, is gone, and those who wait there wait in vain."""
         for waiting in self.monitor.lines.of_log(log):
-            self.monitor.answer(waiting, Refused(QueueNotFound(f"the queue {log.name!r} was deleted")))
+            if log.deleted:
+                self.monitor.answer(waiting, Refused(not_found(log.kind, log.name, "was deleted")))
+            elif waiting.place[1] not in log.groups and waiting.place[1] != WATCHING:
+                self.monitor.answer(waiting, Refused(no_group(log, waiting.place[1])))
+
+
+def not_found(kind: Kind, name: str, why: str = "does not exist") -> PenstockError:
+    error = TopicNotFound if kind == "topic" else QueueNotFound
+    return error(f"the {kind} {name!r} {why}; create it with create_{kind}({name!r})")
+
+
+def no_group(log: Log, name: str) -> PenstockError:
+    if log.kind == "topic":
+        return TopicNotFound(
+            f"the topic {log.name!r} has no subscription {name!r} (any more): subscribe({name!r}) makes one"
+        )
+    return QueueNotFound(f"the queue {log.name!r} has no group {name!r}: group({name!r}) makes one")
 
 
 def alive(handle: Handle) -> Log:
     """The log behind a handle, unless it was deleted."""
     log = handle
     if not isinstance(log, Log):
-        raise InvalidArgument(f"{log!r} is not a queue of this broker")
+        raise InvalidArgument(f"{log!r} is not a queue or topic of this broker")
     if log.deleted:
-        raise QueueNotFound(f"the queue {log.name!r} was deleted; create it with create_queue({log.name!r})")
+        raise not_found(log.kind, log.name, "was deleted")
     return log
 
 
-def _is_active(log: Log, consumer: str | None) -> bool:
+def _is_active(log: Log, group: Group, consumer: str | None) -> bool:
     """Whether a consumer may be given messages: with `single_active`, only the one that came first."""
-    return not log.policy.single_active or not log.consumers or next(iter(log.consumers)) == consumer
+    return not log.policy.single_active or not group.members or next(iter(group.members)) == consumer
+
+
+#: Where those stand in line who take nothing, but want to know when a message of an offset comes.
+WATCHING: Final = ""
+
+#: The filter of a group has looked at many messages, and found none of those wanted, but not at all that are ready.
+UNDECIDED: Final[Ticket[Any]] = Answer(None)

@@ -15,9 +15,20 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
 from penstock import limits
-from penstock.engine.events import Batch, Declared, Event, Leased, Outcome, Published, Settled
+from penstock.engine.events import (
+    OF_THE_LOG,
+    Batch,
+    Declared,
+    Event,
+    Leased,
+    Outcome,
+    Positioned,
+    Published,
+    Scheduled,
+    Settled,
+)
 from penstock.journal.frame import Frame
-from penstock.journal.kinds import LEASES, MESSAGES, METADATA, SETTLEMENTS
+from penstock.journal.kinds import LEASES, MESSAGES, METADATA, POSITIONS, SCHEDULES, SETTLEMENTS
 from penstock.journal.rows import Rows
 from penstock.journal.section import Section
 
@@ -28,16 +39,35 @@ DEFAULT_NAMESPACE: Final = "default"
 
 
 def rows_of(events: Sequence[Event]) -> list[Rows]:
-    """The rows that events are recorded as, together."""
-    return _rows_of(events[0]) if len(events) == 1 else [rows for one in events for rows in _rows_of(one)]
+    """The rows that events are recorded as, together. What goes to several logs is stored once."""
+    if len(events) == 1:
+        return _rows_of(events[0])
+    found: list[Rows] = []
+    holders: dict[tuple[int, ...], Rows] = {}
+    for event in events:
+        if isinstance(event, Published):
+            payloads = tuple(map(id, event.batch.payloads))
+            rows = _messages(event, holders.get(payloads))
+            holders.setdefault(payloads, rows)
+            found.append(rows)
+        else:
+            found += _rows_of(event)
+    return found
 
 
 def _rows_of(event: Event) -> list[Rows]:
     """One section, unless it is longer than sections may be."""
     if isinstance(event, Published):
         return [_messages(event)]
+    if isinstance(event, Positioned):
+        place = {"reader": event.reader, "offset": event.offset, "time": event.time_us}
+        return [Rows(POSITIONS, event.log, 1, place)]
+    if isinstance(event, Scheduled):
+        return [Rows(SCHEDULES, event.log, 1, _schedule(event))]
     if isinstance(event, Declared):
-        columns = {"action": int(event.action), "name": event.name, "body": event.body, "time": event.time_us}
+        # The journal knows logs by their names; groups and readers are nothing to it.
+        named = "name" if event.action in OF_THE_LOG else "about"
+        columns = {"action": int(event.action), named: event.name, "body": event.body, "time": event.time_us}
         return [Rows(METADATA, event.log, 1, columns)]
     count = len(event.offsets)
     parts = [slice(start, start + limits.FRAME_ROWS_MAX) for start in range(0, count, limits.FRAME_ROWS_MAX)]
@@ -46,7 +76,11 @@ def _rows_of(event: Event) -> list[Rows]:
     return [_settlements(event, part) for part in parts]
 
 
-def _messages(event: Published) -> Rows:
+def _schedule(event: Scheduled) -> dict[str, Any]:
+    return {"name": event.name, "due": event.due_us, "body": event.body, "time": event.time_us}
+
+
+def _messages(event: Published, share: Rows | None = None) -> Rows:
     batch = event.batch
     columns: dict[str, Any] = {
         "offset": range(event.first, event.first + len(batch.ids)),
@@ -72,7 +106,9 @@ def _messages(event: Published) -> Rows:
     if len(batch.ids) == 1:
         columns["offset"] = event.first
         columns = {name: value[0] if type(value) is list else value for name, value in columns.items()}
-    return Rows(MESSAGES, event.log, len(batch.ids), columns)
+    if share is not None:
+        del columns["payload"]
+    return Rows(MESSAGES, event.log, len(batch.ids), columns, share)
 
 
 def _leases(event: Leased, part: slice) -> Rows:
@@ -148,9 +184,19 @@ def events_of(frame: Frame, *, payloads_of: Callable[[int], bool]) -> Iterator[E
         elif section.kind is SETTLEMENTS:
             yield from _settled(section)
         elif section.kind is METADATA:
-            names = ("action", "name", "body", "time")
-            for action, name, body, time_us in zip(*map(section.values, names), strict=True):
-                yield Declared(section.log, action, name, bytes(body), time_us)
+            names = ("action", "name", "about", "body", "time")
+            for action, name, about, body, time_us in zip(*map(section.values, names), strict=True):
+                yield Declared(section.log, action, name or about, bytes(body), time_us)
+        elif section.kind is POSITIONS:
+            for reader, offset, time_us in zip(
+                *map(section.values, ("reader", "offset", "time")), strict=True
+            ):
+                yield Positioned(section.log, reader, offset, time_us)
+        elif section.kind is SCHEDULES:
+            for name, due, body, time_us in zip(
+                *map(section.values, ("name", "due", "body", "time")), strict=True
+            ):
+                yield Scheduled(section.log, name, due, bytes(body), time_us)
 
 
 def batches_of(section: Section, *, payloads: bool = True) -> Iterator[Batch]:

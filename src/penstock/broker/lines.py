@@ -22,17 +22,19 @@ class Lines:
     """All lines of a broker. Its lock guards them."""
 
     def __init__(self) -> None:
-        self._lines: dict[tuple[Log, str], deque[Waiting]] = {}
+        self._lines: dict[Log, dict[str, deque[Waiting]]] = {}
         self._patience: list[tuple[int, int, Waiting]] = []
         self._joined = 0
         self.count = 0  # who waits, in all lines
 
     def join(self, waiting: Waiting) -> None:
         """Somebody comes."""
-        self._lines.setdefault(waiting.place, deque()).append(waiting)
+        log, group = waiting.place
+        self._lines.setdefault(log, {}).setdefault(group, deque()).append(waiting)
         waiting.stands = True
         self.count += 1
-        waiting.place[0].receivers += 1
+        log.receivers += 1
+        _count(waiting, 1)
         if waiting.deadline_us is not None:
             self._joined += 1  # so that no two entries are compared by who waits
             heapq.heappush(self._patience, (waiting.deadline_us, self._joined, waiting))
@@ -41,13 +43,17 @@ class Lines:
         """Somebody goes, with or without what he waited for; False if he had gone before."""
         if not waiting.stands:
             return False
-        line = self._lines[waiting.place]
-        line.remove(waiting)  # nearly always the first
-        if not line:
-            del self._lines[waiting.place]
+        log, group = waiting.place
+        lines = self._lines[log]
+        lines[group].remove(waiting)  # nearly always the first
+        if not lines[group]:
+            del lines[group]
+            if not lines:
+                del self._lines[log]
         waiting.stands = False
         self.count -= 1
-        waiting.place[0].receivers -= 1
+        log.receivers -= 1
+        _count(waiting, -1)
         if not self.count:
             self._patience.clear()
         elif len(self._patience) > 2 * self.count + FEW:
@@ -57,14 +63,18 @@ class Lines:
 
     def of(self, log: Log, group: str) -> list[Waiting]:
         """Who stands in a line, the first one first."""
-        return list(self._lines.get((log, group), ()))
+        return list(self._lines.get(log, {}).get(group, ()))
+
+    def groups_of(self, log: Log) -> list[str]:
+        """In which groups somebody waits."""
+        return list(self._lines.get(log, ()))
 
     def of_log(self, log: Log) -> list[Waiting]:
         """Who waits for a log, in whichever group."""
-        return [waiting for group in log.groups for waiting in self.of(log, group)] if log.receivers else []
+        return [waiting for line in self._lines.get(log, {}).values() for waiting in line]
 
     def everybody(self) -> list[Waiting]:
-        return [waiting for line in self._lines.values() for waiting in line]
+        return [waiting for log in self._lines for waiting in self.of_log(log)]
 
     @property
     def next_us(self) -> int | None:
@@ -77,3 +87,12 @@ class Lines:
         """Who has waited long enough; the caller has them leave."""
         while (next_us := self.next_us) is not None and next_us <= now_us:
             yield heapq.heappop(self._patience)[2]
+
+
+def _count(waiting: Waiting, step: int) -> None:
+    """Somebody who waits for messages is alive."""
+    log, name = waiting.place
+    group = log.groups.get(name)
+    member = group.members.get(waiting.consumer) if group is not None else None
+    if member is not None:
+        member.waits += step

@@ -29,17 +29,29 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
+import msgspec
+
 from penstock import argument
 from penstock.broker.ledger import rows_of
 from penstock.broker.lines import Lines
 from penstock.broker.shelf import Shelf
 from penstock.broker.ticket import DONE, Answer, Record, Refused, Ticket, Waiting
+from penstock.broker.trace import Step, Tracer
 from penstock.clock import SECOND_US, Clock, ManualClock, SystemClock
+from penstock.engine import cursors
 from penstock.engine.change import Change
 from penstock.engine.engine import Engine
 from penstock.engine.events import Batch
 from penstock.engine.log import Log
-from penstock.errors import BatchTooLarge, BrokerClosed, DiskFull, ForkedProcess, JournalFailed, PenstockError
+from penstock.errors import (
+    BatchTooLarge,
+    BrokerClosed,
+    DiskFull,
+    ForkedProcess,
+    InvalidArgument,
+    JournalFailed,
+    PenstockError,
+)
 from penstock.ids import SnowflakeIds
 from penstock.journal.commit import fresh_copy, uninterrupted
 from penstock.journal.files import at_fork
@@ -60,6 +72,14 @@ FOREIGN_NAP_S: Final = 0.05
 ACK_BYTES_MAX: Final = 512
 
 CLOSED: Final = "the broker is closed: open it again"
+
+
+class Totals(msgspec.Struct):
+    """What was counted since the broker was opened."""
+
+    published: int = 0
+    delivered: int = 0
+    acked: int = 0
 
 
 class Arrives(Protocol):
@@ -93,8 +113,8 @@ class Monitor:
         self.draining = False  # only settling is allowed
         self.settled = threading.Condition(self.lock)  # something was settled, or given back
         self.express_closed = False  # the short ways: see `express`
-        self.delivered = 0
-        self.acked = 0
+        self.tracer: Tracer | None = None
+        self.retired: dict[str, Totals] = {}  # what was counted in logs that are gone, by namespace
         self.ahead_us = clock.now_us() - clock.monotonic_us()
         self._engine_us = 0  # when it was last looked at
         self._following = False
@@ -154,6 +174,8 @@ class Monitor:
     def append(self, change: Change, *, sync: bool = True) -> Record:
         record: Record | None = None
         for unit in change.units():
+            if self.tracer is not None:
+                self.tracer.note(unit.events, self._engine_us, self._name_of)
             for log, _, batch in unit.arrivals:
                 self.shelf.put(log.number, batch)
             if self.journal is None:  # it holds at once
@@ -172,6 +194,16 @@ class Monitor:
         if record is None:
             return DONE if self.journal is None else self.journal.barrier()
         return record
+
+    def _name_of(self, number: int) -> tuple[str, str] | None:
+        log = self.engine.logs.get(number)
+        return None if log is None else (log.namespace, log.name)
+
+    def timeline(self, namespace: str, id: int) -> list[Step]:
+        """With the lock held: what is known of a message."""
+        if self.tracer is None:
+            raise InvalidArgument("this broker keeps no timelines: open it with trace=True")
+        return self.tracer.timeline(id, self._name_of, namespace)
 
     def _arrival(self, unit: Change) -> Callable[[], None] | None:
         """What is to be done when a unit is durable: its messages arrive, and who waits for them wakes."""
@@ -216,6 +248,10 @@ class Monitor:
         for gone in engine.gone:
             self.dismiss(gone)
             self.shelf.drop_log(gone.number)
+            totals = self.retired.setdefault(gone.namespace, Totals())
+            totals.published += gone.published
+            totals.delivered += gone.delivered
+            totals.acked += gone.acked
         engine.gone.clear()
         if engine.released:
             for log, offsets in engine.released:
@@ -268,6 +304,12 @@ class Monitor:
             raise BatchTooLarge(
                 f"a batch of {size} bytes is over the bound of {FRAME_BYTES_MAX} bytes: make it several"
             )
+
+    @property
+    def acked(self) -> int:
+        """How many messages were acknowledged since it was opened."""
+        gone = sum(totals.acked for totals in self.retired.values())
+        return gone + sum(log.acked for log in self.engine.logs.values())
 
     def require_space(self, size: int, settling: bool) -> None:
         """What the engine asks before messages die or expire, which may take several commits."""
@@ -365,7 +407,10 @@ class Monitor:
             return False
         log: Log = waiting.place[0]
         if not log.deleted:
-            self.engine.use(log, self.now())
+            now_us = self.now()
+            self.engine.use(log, now_us)
+            if waiting.place[1] in log.groups:
+                cursors.heard(log.groups[waiting.place[1]], waiting.consumer, now_us)
         return True
 
     # --- beginning and end ---
@@ -373,7 +418,6 @@ class Monitor:
     def skip_what_was_given_up(self, log: Log) -> None:
         """Offsets that damage may have held are never used again, whatever the engine remembers."""
         if self.journal is not None:
-            log.group()
             log.skip_to(self.journal.next_offset(log.number))
 
     def wake_all(self, error: PenstockError) -> None:

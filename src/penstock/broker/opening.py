@@ -8,11 +8,13 @@ from typing import Any
 
 from penstock import argument, limits
 from penstock.broker import sync
-from penstock.broker.contents import fetching
+from penstock.broker.contents import choosing, fetching
 from penstock.broker.embedded import Embedded
 from penstock.broker.ledger import events_of
 from penstock.broker.monitor import Monitor
+from penstock.broker.scheduling import recur
 from penstock.broker.shelf import JournalShelf, MemoryShelf
+from penstock.broker.trace import Tracer
 from penstock.broker.upkeep import Upkeep
 from penstock.clock import Clock, ManualClock, SystemClock
 from penstock.engine.engine import Engine
@@ -32,8 +34,11 @@ def open(  # noqa: A001  # it is the name in the API
     segment_bytes: int = limits.SEGMENT_BYTES,
     node: int = 0,
     clock: Clock | None = None,
+    trace: bool | None = None,
 ) -> sync.Broker:
-    """Open the queues in a directory, or in memory if there is none.
+    """Open the queues and topics in a directory, or in memory if there is none.
+
+    `trace` keeps timelines of recent messages (`Broker.trace`): by default on a disk, where it costs next to nothing, and not in memory.
 
     >>> with open() as broker:
     ...     orders = broker.queue("orders")
@@ -44,11 +49,15 @@ def open(  # noqa: A001  # it is the name in the API
     b'an order'
     """
     return sync.Broker(
-        port(path, clock, node, durability=durability, commit_interval_ms=commit_interval_ms, segment_bytes=segment_bytes)
+        port(
+            path, clock, node, trace, durability=durability, commit_interval_ms=commit_interval_ms, segment_bytes=segment_bytes
+        )
     )  # fmt: skip
 
 
-def port(path: str | Path | None, clock: Clock | None, node: int, **settings: Any) -> Embedded:
+def port(
+    path: str | Path | None, clock: Clock | None, node: int, trace: bool | None = None, **settings: Any
+) -> Embedded:
     if issubclass(type(clock), type) or not all(
         clock is None or callable(getattr(clock, name, None)) for name in ("now_us", "monotonic_us")
     ):
@@ -57,10 +66,13 @@ def port(path: str | Path | None, clock: Clock | None, node: int, **settings: An
         )
     # What failed together in several processes must not be retried together. Who brings a clock wants to see the same again.
     seed = 0 if clock is not None else int.from_bytes(os.urandom(8), "little")
+    if type(trace) is not bool and trace is not None:
+        raise InvalidArgument(f"trace is {argument.quoted(trace)}; give True or False")
     if path is None:
         check_settings(**settings)  # a mistake is one in memory too
-        return in_memory(clock, node=node, seed=seed)
-    return on_disk(_directory(path), clock, node=node, seed=seed, **settings)
+        return in_memory(clock, node=node, seed=seed, trace=bool(trace))
+    traced = True if trace is None else trace
+    return on_disk(_directory(path), clock, node=node, seed=seed, trace=traced, **settings)
 
 
 def _directory(path: object) -> Path:
@@ -75,21 +87,35 @@ def _directory(path: object) -> Path:
     )
 
 
-def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0) -> Embedded:
+def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0, trace: bool = False) -> Embedded:
     """A broker that forgets everything when it is closed."""
     clock = clock or SystemClock()
     ids = SnowflakeIds(node, clock)
     shelf = MemoryShelf()
     engine = Engine(
-        seed=seed, fetch=fetching(shelf), take_ids=ids.take, make_room=lambda _size, _settling: None
+        seed=seed,
+        fetch=fetching(shelf),
+        take_ids=ids.take,
+        make_room=lambda _size, _settling: None,
+        choose=choosing(shelf),
+        recur=recur(ids.take),
     )
     broker = Embedded(Monitor(None, shelf, clock, engine, ids))
+    if trace:
+        broker.monitor.tracer = Tracer()
+        broker.express = None  # the short way leaves no trace
     _follow(clock, broker.monitor)
     return broker
 
 
 def on_disk(
-    path: str | Path, clock: Clock | None = None, *, node: int = 0, seed: int = 0, **settings: Any
+    path: str | Path,
+    clock: Clock | None = None,
+    *,
+    node: int = 0,
+    seed: int = 0,
+    trace: bool = True,
+    **settings: Any,
 ) -> Embedded:
     """A broker over the journal in a directory, which this process then owns."""
     clock = clock or SystemClock()
@@ -100,15 +126,25 @@ def on_disk(
         fetch=fetching(shelf),
         take_ids=ids.take,
         make_room=lambda _size, _settling: None,  # replaying asks for none; then the monitor answers
+        choose=choosing(shelf),
+        recur=recur(ids.take),
     )
+    tracer = Tracer() if trace else None
+
+    def name_of(number: int) -> tuple[str, str] | None:
+        log = engine.logs.get(number)
+        return None if log is None else (log.namespace, log.name)
 
     def sizes_matter(number: int) -> bool:
         log = engine.logs.get(number)
-        return log is not None and log.policy.max_bytes is not None
+        return log is not None and (log.policy.max_bytes is not None or log.policy.retain_bytes is not None)
 
     def replay(frame: Frame) -> None:
-        for event in events_of(frame, payloads_of=sizes_matter):
+        events = list(events_of(frame, payloads_of=sizes_matter))
+        for event in events:
             take_in(engine, event, frame.header.time_us)
+        if tracer is not None:
+            tracer.note(events, frame.header.time_us, name_of)
 
     journal = Journal(path, restore=engine.restore, replay=replay, clock=clock, **settings)
     try:
@@ -116,6 +152,7 @@ def on_disk(
         engine.begin_epoch(journal.epoch)
         shelf.journal = journal
         monitor = Monitor(journal, shelf, clock, engine, ids)
+        monitor.tracer = tracer
         broker = Embedded(monitor)
         monitor.settle_down()
         journal.tell_of_failure(monitor.hear_of_failure)

@@ -16,6 +16,7 @@ import msgspec
 
 from penstock.broker.shelf import Run
 from penstock.broker.ticket import Ticket
+from penstock.broker.trace import Step
 from penstock.clock import Clock
 from penstock.message import Message
 from penstock.policy import Policy
@@ -52,6 +53,12 @@ class Granted(NamedTuple):
     runs: list[Run]
 
 
+class MessageId(NamedTuple):
+    """A place in a log: where the message of that id is."""
+
+    id: int
+
+
 class Redriven(NamedTuple):
     """How many dead letters were moved, and the offsets that were not looked at yet."""
 
@@ -59,11 +66,26 @@ class Redriven(NamedTuple):
     left: range
 
 
-How = Literal["ack", "nack", "reject", "requeue"]
+How = Literal["ack", "nack", "reject", "requeue", "unseen"]
+Kind = Literal["queue", "topic"]
+What = Literal["alter", "delete", "purge", "dead-letters", "redrive"]
+
+
+class GroupStats(msgspec.Struct, frozen=True):
+    """What a group, or a subscription, has before it. With a filter, `lag` is an upper bound: nobody has looked at what is ready yet."""
+
+    lag: int
+    lag_is_exact: bool
+    ready: int
+    leased: int
+    retrying: int
+    consumers: list[str]
+    filter: str | None
+    durable: bool
 
 
 class QueueStats(msgspec.Struct, frozen=True):
-    """What a queue holds now. `depth` is what the group furthest behind has not settled."""
+    """What a queue or a topic holds now. `depth` is what the group furthest behind has not settled, and the counts behind it are of that group."""
 
     name: str
     depth: int
@@ -77,12 +99,36 @@ class QueueStats(msgspec.Struct, frozen=True):
     published: int
     consumers: int
     waiting: int
+    kind: Kind
+    groups: dict[str, GroupStats]
+    readers: dict[str, int]  # how far each is behind, by what it has committed
+    schedules: list[str]
+
+
+class Page(NamedTuple):
+    """What a reader gets: messages in order, the offset behind them, and how many were dropped before it came."""
+
+    runs: list[Run]
+    next: int
+    missed: int
+
+
+class Operation(NamedTuple):
+    """A step of a transaction: messages for a log, or the end of leases."""
+
+    log: Handle | str
+    messages: Sequence[bytes | Message] = ()
+    receipts: Receipts | None = None
+    how: How = "ack"
+    delay_us: int | None = None
+    error: str | None = None
 
 
 class BrokerStats(msgspec.Struct, frozen=True):
     """What the broker knows of itself. `journal` is None in memory."""
 
     queues: int
+    topics: int
     ready: int
     leased: int
     delayed: int
@@ -99,27 +145,55 @@ class Port(Protocol):
     clock: Clock
 
     def declare(
-        self, namespace: str, name: str, policy: dict[str, Any], *, create: bool | None
+        self, namespace: str, name: str, policy: dict[str, Any], *, create: bool | None, kind: Kind = "queue"
     ) -> Ticket[Handle]:
-        """A queue of that name: made if it does not exist (create=None), must not exist (True), or must (False)."""
+        """A queue or topic of that name: made if it does not exist (create=None), must not exist (True), or must (False)."""
         ...
 
-    def names(self, namespace: str) -> Ticket[list[str]]:
-        """The names of a namespace's queues."""
+    def names(self, namespace: str, kind: Kind = "queue") -> Ticket[list[str]]:
+        """The names of a namespace's queues, or topics."""
         ...
 
     def describe(self, log: Handle) -> Ticket[QueueStats]:
-        """What a queue holds."""
+        """What a queue or topic holds."""
         ...
 
-    def change(
-        self, log: Handle, what: Literal["alter", "delete", "purge", "dead-letters", "redrive"], **policy: Any
-    ) -> Ticket[Any]:
-        """Change a queue as a whole."""
+    def change(self, log: Handle, what: What, **policy: Any) -> Ticket[Any]:
+        """Change a queue or topic as a whole."""
         ...
 
     def publish(self, log: Handle, messages: Iterable[bytes | Message]) -> Ticket[Sequence[int]]:
         """Append messages, all or none; their ids."""
+        ...
+
+    def route(self, namespace: str, pattern: str, message: bytes | Message) -> Ticket[dict[str, int]]:
+        """Append a message to every queue and topic whose name matches, all or none; its ids by name."""
+        ...
+
+    def transact(self, namespace: str, operations: Sequence[Operation]) -> Ticket[list[int]]:
+        """Do all of it or nothing, in one unit; the ids of what was published, in order."""
+        ...
+
+    def cancel(self, log: Handle, id: int) -> Ticket[bool]:
+        """Remove a message that is not due yet; whether it was there."""
+        ...
+
+    def schedule(self, log: Handle, name: str, recurring: Any) -> Ticket[bool]:
+        """Have a message recur (see `recurring`), in place of the one of that name, or no more (None); whether there was one."""
+        ...
+
+    def open_group(
+        self, log: Handle, group: str, *, filter: str | None, strategy: str | None, start: Any, durable: bool
+    ) -> Ticket[None]:
+        """A group of that name, made if it does not exist; what is given must be what is stored."""
+        ...
+
+    def close_group(self, log: Handle, group: str) -> Ticket[None]:
+        """End a group with all that waits in it."""
+        ...
+
+    def seek(self, log: Handle, group: str, place: Any) -> Ticket[None]:
+        """Send a whole group to a place: see `locate`."""
         ...
 
     def lease(
@@ -140,11 +214,19 @@ class Port(Protocol):
         """End leases, all or none."""
         ...
 
-    def attach(self, log: Handle, group: str, consumer: str) -> Ticket[str]:
+    def attach(self, log: Handle, group: str, consumer: str, silence_us: int | None = None) -> Ticket[str]:
         """A consumer comes; the name it goes by, which is another one if that is taken.
 
-        With `single_active`, only the one that came first is given messages.
+        With `single_active`, only the one that came first is given messages. One that is not heard of for `silence_us` is thought dead.
         """
+        ...
+
+    def lag(self, log: Handle, group: str) -> Ticket[int]:
+        """How many messages a group has not settled."""
+        ...
+
+    def heartbeat(self, log: Handle, group: str, consumer: str) -> Ticket[bool]:
+        """A consumer is alive; False if it was thought dead, and what it had was given to others."""
         ...
 
     def release(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
@@ -155,10 +237,30 @@ class Port(Protocol):
         """Let leases end later: so long from now."""
         ...
 
-    def read(
-        self, log: Handle, count: int, *, where: Callable[[Message], bool] | None = None
-    ) -> Ticket[list[Message]]:
+    def peek(self, log: Handle, count: int) -> Ticket[list[Message]]:
         """What would be handed out next, without taking it."""
+        ...
+
+    def read(self, log: Handle, offset: int, count: int) -> Ticket[Page]:
+        """What is stored from an offset on, in order of offsets, up to so many."""
+        ...
+
+    def watch(self, log: Handle, offset: int, *, wait_us: int | None) -> Ticket[Any]:
+        """Wait until a message of that offset was published, for a time, or for ever (None)."""
+        ...
+
+    def locate(self, log: Handle, place: Any) -> Ticket[int]:
+        """The offset that is meant: "earliest", "latest", an int, a datetime, or a `MessageId`."""
+        ...
+
+    def position(
+        self, log: Handle, reader: str, offset: int | None, *, holds: bool | None = None, forget: bool = False
+    ) -> Ticket[int | None]:
+        """What a reader has committed, after it has committed an offset, asked to be waited for, or was forgotten."""
+        ...
+
+    def trace(self, namespace: str, id: int) -> Ticket[list[Step]]:
+        """What became of a message."""
         ...
 
     def redrive(
@@ -173,8 +275,8 @@ class Port(Protocol):
         """Move dead letters with offsets in a span, or of all that are there now, back, in one unit, up to so many."""
         ...
 
-    def stats(self) -> BrokerStats:
-        """What the broker knows of itself."""
+    def stats(self, namespace: str) -> BrokerStats:
+        """What the broker knows of a namespace, and of itself."""
         ...
 
     def close(self, timeout_s: float | None = None) -> None:

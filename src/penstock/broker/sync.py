@@ -11,14 +11,27 @@ from datetime import datetime
 from typing import Any, Self
 
 from penstock.broker import calls
+from penstock.broker.contents import messages_of
 from penstock.broker.deliveries import Leased, deliveries, receipts
 from penstock.broker.express import LATER, Express
 from penstock.broker.ledger import DEFAULT_NAMESPACE
-from penstock.broker.port import BrokerStats, Handle, How, Port, QueueStats, Receipts
+from penstock.broker.port import (
+    BrokerStats,
+    GroupStats,
+    Handle,
+    How,
+    Kind,
+    Operation,
+    Port,
+    QueueStats,
+    Receipts,
+)
+from penstock.broker.trace import Step
 from penstock.clock import Duration
 from penstock.engine.log import DEFAULT_GROUP
 from penstock.errors import BrokerClosed
 from penstock.message import Message
+from penstock.names import check_name
 from penstock.policy import Policy
 
 
@@ -50,8 +63,8 @@ class Delivery(Leased, gc=False, weakref=False):
         self._queue._extend(self._receipts(), seconds)
 
 
-class Queue:
-    """A log read by competing consumers: each message is processed once."""
+class Log:
+    """What a queue and a topic have in common: they are written, read and changed alike."""
 
     def __init__(self, broker: Broker, log: Handle, *, of_dead_letters: bool = False) -> None:
         self._broker = broker
@@ -61,7 +74,7 @@ class Queue:
         self._log = log
 
     def __repr__(self) -> str:
-        return f"Queue({self.name!r})"
+        return f"{type(self).__name__}({self.name!r})"
 
     @property
     def name(self) -> str:
@@ -106,40 +119,53 @@ class Queue:
         """Append messages, all or none; their ids."""
         return list(self._port.publish(self._log, messages).wait())
 
-    # --- receiving ---
+    def cancel(self, message_id: int) -> bool:
+        """Remove a message that is not due yet; False if it is due already, or was settled. An id that is not stored is an error."""
+        return self._port.cancel(self._log, calls.id_of(message_id)).wait()
 
-    def receive(self, timeout: Duration | None = 0) -> Delivery | None:
-        """The next message; None if there is none within `timeout`, which may be None for ever."""
-        if self._express is not None and type(timeout) is int and not timeout:
-            quick = self._express.receive(self._log, Delivery, self)
-            if quick is not LATER:
-                return quick  # type: ignore[no-any-return]
-        found = self._receive(1, timeout)
-        return found[0] if found else None
+    def schedule(
+        self, name: str, cron: str, message: bytes | Message, *, timezone: str = "UTC", missed: str = "once"
+    ) -> None:
+        """Publish a message whenever a cron expression says so, in place of what has that name.
 
-    def receive_many(self, count: int, timeout: Duration | None = 0) -> list[Delivery]:
-        """Up to `count` messages, as soon as there is at least one."""
-        return self._receive(count, timeout)
+        `missed` says what becomes of due times that nobody was there for: "once" (the last one is made up for), "skip" or "all".
+        """
+        found = calls.recurring(cron, timezone, missed, message, self.policy)
+        self._port.schedule(self._log, calls.schedule_name(name), found).wait()
+
+    def unschedule(self, name: str) -> bool:
+        """Publish it no more; False if nothing has that name."""
+        return self._port.schedule(self._log, calls.schedule_name(name), None).wait()
+
+    # --- receiving and settling ---
 
     def _receive(
-        self, count: int, timeout: Duration | None, consumer: str | None = None, *, keep: bool = True
+        self,
+        group: str,
+        count: int,
+        timeout: Duration | None,
+        consumer: str | None = None,
+        *,
+        keep: bool = True,
     ) -> list[Delivery]:
         ticket = self._port.lease(
-            self._log, DEFAULT_GROUP, count, consumer=consumer, wait_us=calls.wait_us(timeout), keep=keep
+            self._log, group, count, consumer=consumer, wait_us=calls.wait_us(timeout), keep=keep
         )
         return deliveries(Delivery, self, ticket.wait())
 
-    def subscribe(
-        self, consumer: str | None = None, *, prefetch: int = 1, auto_ack: bool = False
+    def _attach(
+        self,
+        group: str,
+        consumer: str | None,
+        prefetch: int,
+        auto_ack: bool,
+        heartbeat: Duration | None = None,
     ) -> Consumer:
-        """A consumer, to be iterated over; closing it gives back what it has not settled."""
         name = calls.consumer_name(consumer)
         calls.prefetch(prefetch)  # a receive is a function call here: nothing is sent ahead
         keep = not calls.flag("auto_ack", auto_ack)
-        given = self._port.attach(self._log, DEFAULT_GROUP, name).wait()
-        return Consumer(self, given, keep=keep)
-
-    # --- settling ---
+        given = self._port.attach(self._log, group, name, calls.silence_us(heartbeat)).wait()
+        return Consumer(self, group, given, keep=keep)
 
     def ack_many(self, found: Iterable[Delivery]) -> None:
         """They were processed: all of them, or an error and none."""
@@ -159,13 +185,23 @@ class Queue:
 
     # --- looking and changing ---
 
+    def reader(self, name: str, *, start: object = "earliest", hold: bool = False) -> Reader:
+        """An independent position: what it committed before, or `start` ("earliest", "latest", an offset or a time).
+
+        With `hold`, what is behind its committed position is kept for it, however long that takes.
+        """
+        name, place = calls.reader_name(name), calls.start(start)
+        calls.flag("hold", hold)
+        offset = self._port.position(self._log, name, None).wait()
+        if offset is None:
+            offset = self._port.locate(self._log, place).wait()
+        if hold:
+            self._port.position(self._log, name, offset, holds=True).wait()
+        return Reader(self, name, offset)
+
     def peek(self, count: int = 1) -> list[Message]:
         """The next messages, without taking them."""
-        return self._port.read(self._log, calls.count(count)).wait()
-
-    def depth(self) -> int:
-        """How many messages are not yet settled."""
-        return self.stats().depth
+        return self._port.peek(self._log, calls.count(count)).wait()
 
     def stats(self) -> QueueStats:
         """What it holds now."""
@@ -209,14 +245,170 @@ class Queue:
         return plan.moved
 
 
+class Queue(Log):
+    """A log read by competing consumers: each message is processed once, in each of its groups."""
+
+    def receive(self, timeout: Duration | None = 0) -> Delivery | None:
+        """The next message; None if there is none within `timeout`, which may be None for ever."""
+        if self._express is not None and type(timeout) is int and not timeout:
+            quick = self._express.receive(self._log, Delivery, self)
+            if quick is not LATER:
+                return quick  # type: ignore[no-any-return]
+        found = self._receive(DEFAULT_GROUP, 1, timeout)
+        return found[0] if found else None
+
+    def receive_many(self, count: int, timeout: Duration | None = 0) -> list[Delivery]:
+        """Up to `count` messages, as soon as there is at least one."""
+        return self._receive(DEFAULT_GROUP, count, timeout)
+
+    def subscribe(
+        self,
+        consumer: str | None = None,
+        *,
+        prefetch: int = 1,
+        auto_ack: bool = False,
+        heartbeat: Duration | None = None,
+    ) -> Consumer:
+        """A consumer, to be iterated over; closing it gives back what it has not settled."""
+        return self._attach(DEFAULT_GROUP, consumer, prefetch, auto_ack, heartbeat)
+
+    def group(self, name: str, strategy: str | None = None) -> Group:
+        """A group of that name, made if it does not exist: it gets each message once, whatever other groups do.
+
+        A new one begins at the earliest message that is stored. `strategy` says how its consumers share: "round-robin", "least-busy" or "random".
+        """
+        name, strategy = calls.group_name(name), calls.strategy(strategy)
+        self._port.open_group(
+            self._log, name, filter=None, strategy=strategy, start="earliest", durable=True
+        ).wait()
+        return Group(self, name)
+
+    def depth(self) -> int:
+        """How many messages are not yet settled."""
+        return self.stats().depth
+
+
+class Topic(Log):
+    """A log read by subscriptions: each of them gets every message."""
+
+    def subscribe(
+        self,
+        name: str | None = None,
+        *,
+        filter: str | None = None,
+        durable: bool = True,
+        start: object = "latest",
+        consumer: str | None = None,
+        prefetch: int = 1,
+        auto_ack: bool = False,
+        heartbeat: Duration | None = None,
+    ) -> Consumer:
+        """A consumer of the subscription of that name, which is made if it does not exist.
+
+        A new one gets what is published from now on, or from `start` on. With `filter` it gets only what matches. A `durable` one stays, and loses nothing, until
+        `unsubscribe`; another one ends with its last consumer, leaves nothing behind, and needs no name.
+        """
+        if name is None and calls.flag("durable", durable):
+            raise calls.nameless()
+        group = calls.consumer_name(None) if name is None else calls.subscription_name(name)
+        self._port.open_group(
+            self._log, group, filter=filter, strategy=None, start=calls.start(start), durable=calls.flag("durable", durable)
+        ).wait()  # fmt: skip
+        return self._attach(group, consumer, prefetch, auto_ack, heartbeat)
+
+    def subscription(self, name: str) -> Group:
+        """The subscription of that name, which must exist: its consumers, its lag, and seeking."""
+        name = calls.subscription_name(name)
+        found = Group(self, name)
+        found.stats()
+        return found
+
+    def unsubscribe(self, name: str) -> None:
+        """End a subscription with all that waits in it."""
+        self._port.close_group(self._log, calls.subscription_name(name)).wait()
+
+    def subscriber_count(self) -> int:
+        """How many subscriptions there are."""
+        return len(self.stats().groups)
+
+
+class Group:
+    """One cursor over a queue or topic, shared by its consumers."""
+
+    def __init__(self, log: Log, name: str) -> None:
+        self._of = log
+        self._port = log._port
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"Group({self._of.name!r}, {self.name!r})"
+
+    def add_consumer(
+        self,
+        name: str | None = None,
+        *,
+        prefetch: int = 1,
+        auto_ack: bool = False,
+        heartbeat: Duration | None = None,
+    ) -> Consumer:
+        """A consumer that shares the group's messages with the others.
+
+        With `heartbeat`, one that is not heard of for so long (it neither waits, receives, settles nor says so) is thought dead: what it has goes to the others.
+        """
+        return self._of._attach(self.name, name, prefetch, auto_ack, heartbeat)
+
+    def remove_consumer(self, name: str) -> None:
+        """Take a consumer out: what it has goes to the others."""
+        self._port.release(self._of._log, self.name, calls.known_consumer(name, self.consumers())).wait()
+
+    def consumers(self) -> list[str]:
+        """Their names, in the order in which they came."""
+        return self.stats().consumers
+
+    def receive(self, timeout: Duration | None = 0) -> Delivery | None:
+        """The next message; None if there is none within `timeout`, which may be None for ever."""
+        found = self._of._receive(self.name, 1, timeout)
+        return found[0] if found else None
+
+    def receive_many(self, count: int, timeout: Duration | None = 0) -> list[Delivery]:
+        """Up to `count` messages, as soon as there is at least one."""
+        return self._of._receive(self.name, count, timeout)
+
+    def ack_many(self, found: Iterable[Delivery]) -> None:
+        """They were processed: all of them, or an error and none."""
+        self._of.ack_many(found)
+
+    def stats(self) -> GroupStats:
+        """What it has before it."""
+        return calls.of_group(self._of.stats(), self.name)
+
+    def lag(self) -> int:
+        """How many messages it has not settled; with a filter, at the most."""
+        return self._port.lag(self._of._log, self.name).wait()
+
+    def seek(
+        self,
+        *,
+        offset: int | None = None,
+        timestamp: datetime | None = None,
+        message_id: int | None = None,
+    ) -> None:
+        """Send the whole group to a message: it gets that one and all behind it that are stored, again if need be.
+
+        What its consumers have in hand is taken from them, and attempts begin anew.
+        """
+        self._port.seek(self._of._log, self.name, calls.place(offset, timestamp, message_id)).wait()
+
+
 class Consumer:
-    """Messages of a queue, one after the other, for one consumer.
+    """Messages of a group, one after the other, for one consumer.
 
     As an iterator it waits for messages until it, or the broker, is closed.
     """
 
-    def __init__(self, queue: Queue, name: str, *, keep: bool) -> None:
-        self._queue = queue
+    def __init__(self, log: Log, group: str, name: str, *, keep: bool) -> None:
+        self._of = log
+        self._group = group
         self._keep = keep
         self._closed = False
         self.name = name
@@ -230,11 +422,15 @@ class Consumer:
         """Up to `count` messages, as soon as there is at least one."""
         if self._closed:
             raise BrokerClosed(f"the consumer {self.name!r} is closed: subscribe again")
-        return self._queue._receive(count, timeout, self.name, keep=self._keep)
+        return self._of._receive(self._group, count, timeout, self.name, keep=self._keep)
 
     def ack_many(self, found: Iterable[Delivery]) -> None:
         """They were processed: all of them, or an error and none."""
-        self._queue.ack_many(found)
+        self._of.ack_many(found)
+
+    def heartbeat(self) -> bool:
+        """Say that it is alive; False if it was thought dead, and what it had was given to others."""
+        return self._of._port.heartbeat(self._of._log, self._group, self.name).wait()
 
     def __iter__(self) -> Self:
         return self
@@ -254,7 +450,7 @@ class Consumer:
         """Give back what was handed out and not settled."""
         if not self._closed:
             self._closed = True
-            self._queue._port.release(self._queue._log, DEFAULT_GROUP, self.name).wait()
+            self._of._port.release(self._of._log, self._group, self.name).wait()
 
     def __enter__(self) -> Self:
         return self
@@ -263,38 +459,266 @@ class Consumer:
         self.close()
 
 
+class Reader:
+    """An independent position over a queue or topic. It sees what is stored, in order of offsets, and takes nothing away from anyone.
+
+    As an iterator it follows the tail until it, or the broker, is closed.
+    """
+
+    def __init__(self, log: Log, name: str, offset: int) -> None:
+        self._of = log
+        self._port = log._port
+        self._offset = offset
+        self._closed = False
+        self.name = name
+        self.missed = 0  #: How many messages were dropped before it came to read them.
+
+    def __repr__(self) -> str:
+        return f"Reader({self._of.name!r}, {self.name!r}, at {self._offset})"
+
+    def read(self, timeout: Duration | None = 0) -> Message | None:
+        """The next message; None if there is none within `timeout`."""
+        found = self.read_many(1, timeout)
+        return found[0] if found else None
+
+    def read_many(self, count: int, timeout: Duration | None = 0) -> list[Message]:
+        """Up to `count` messages, as soon as there is at least one."""
+        count, wait_us = calls.count(count), calls.wait_us(timeout)
+        self._require_open()
+        page = self._port.read(self._of._log, self._offset, count).wait()
+        while not page.runs and (wait_us is None or wait_us > 0):
+            self._port.watch(self._of._log, page.next, wait_us=wait_us).wait()
+            page = self._port.read(self._of._log, self._offset, count).wait()
+            if wait_us is not None:
+                break
+        self._offset = page.next
+        self.missed += page.missed
+        calls.say_missed(self, page.missed)
+        return messages_of(page.runs)
+
+    def seek(
+        self,
+        *,
+        offset: int | None = None,
+        timestamp: datetime | None = None,
+        message_id: int | None = None,
+    ) -> None:
+        """Go to a message: the next read returns that very one, or the first that is not older than `timestamp`. One that is not stored is an error."""
+        self._require_open()
+        self._offset = self._port.locate(self._of._log, calls.place(offset, timestamp, message_id)).wait()
+
+    def commit(self) -> int:
+        """Have its position survive this process; the position."""
+        self._require_open()
+        self._port.position(self._of._log, self.name, self._offset).wait()
+        return self._offset
+
+    def position(self) -> int:
+        """The offset of the next message."""
+        return self._offset
+
+    def lag(self) -> int:
+        """How many messages were published behind its position, at the most."""
+        return max(0, self._port.locate(self._of._log, "latest").wait() - self._offset)
+
+    def reset(self) -> None:
+        """Go back to the earliest message that is stored, and forget what was committed. What was held for it is no longer."""
+        self._require_open()
+        self._port.position(self._of._log, self.name, None, forget=True).wait()
+        self._offset = self._port.locate(self._of._log, "earliest").wait()
+
+    def _require_open(self) -> None:
+        if self._closed:
+            raise BrokerClosed(f"the reader {self.name!r} is closed: open another one")
+
+    def __iter__(self) -> Self:
+        return self
+
+    def __next__(self) -> Message:
+        """The next message, however long it takes; the end is when this reader, or the broker, is closed."""
+        while not self._closed:
+            try:
+                found = self.read(None)
+            except BrokerClosed:
+                break
+            if found is not None:
+                return found
+        raise StopIteration
+
+    def close(self) -> None:
+        """Read no more. What was committed, or is held, stays so."""
+        self._closed = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+class Transaction:
+    """Publishes and settles that happen together or not at all. Nothing is done before its end."""
+
+    def __init__(self, broker: Broker) -> None:
+        self._broker = broker
+        self._steps: list[Operation] | None = []
+        self.ids: list[int] = []  #: Of what it published, in order, once it has ended.
+
+    def publish(
+        self,
+        name: str,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
+        ttl: Duration | None = None,
+        dedup_id: str | None = None,
+    ) -> None:
+        """Append a message to a queue or topic; a queue is made if there is none of that name."""
+        message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
+        self._add(Operation(check_name(name, kind="queue name", reserved_ok=True), [message]))
+
+    def ack(self, delivery: Delivery) -> None:
+        """It was processed: it never comes again."""
+        log, settled = calls.settling(delivery, self._broker._port)
+        self._add(Operation(log, receipts=settled, how="ack"))
+
+    def nack(self, delivery: Delivery, *, delay: Duration | None = None, error: object = None) -> None:
+        """It failed: it is retried later, or dead-lettered if that was its last attempt."""
+        log, settled = calls.settling(delivery, self._broker._port)
+        wait_us, text = calls.delay_us(delay), calls.error_text(error)
+        self._add(Operation(log, receipts=settled, how="nack", delay_us=wait_us, error=text))
+
+    def reject(self, delivery: Delivery, *, error: object = None) -> None:
+        """It failed for good: it goes straight to the dead letters."""
+        log, settled = calls.settling(delivery, self._broker._port)
+        self._add(Operation(log, receipts=settled, how="reject", error=calls.error_text(error)))
+
+    def _add(self, step: Operation) -> None:
+        if self._steps is None:
+            raise calls.ended()
+        self._steps.append(step)
+
+    def commit(self) -> list[int]:
+        """Do all of it, or raise why nothing was done; the ids of what was published. Leaving the `with` block does that too."""
+        if self._steps is None:
+            raise calls.ended()
+        steps, self._steps = self._steps, None
+        self.ids = self._broker._port.transact(self._broker._namespace, steps).wait()
+        return self.ids
+
+    def rollback(self) -> None:
+        """Do nothing of it."""
+        self._steps = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:
+            self.rollback()
+        elif self._steps is not None:
+            self.commit()
+
+
 class Broker:
-    """Queues in this process."""
+    """Queues and topics in this process."""
 
     def __init__(self, port: Port, namespace: str = DEFAULT_NAMESPACE) -> None:
         self._port = port
         self._express: Express | None = getattr(port, "express", None)
         self._namespace = namespace
 
+    def _declare(self, kind: Kind, name: str, policy: dict[str, Any], create: bool | None) -> Handle:
+        return self._port.declare(self._namespace, name, policy, create=create, kind=kind).wait()
+
+    def _delete(self, kind: Kind, name: str) -> None:
+        self._port.change(self._declare(kind, name, {}, False), "delete").wait()
+
+    # --- queues ---
+
     def queue(self, name: str, **policy: Any) -> Queue:
         """The queue of that name, made if it does not exist; what is given must be what is stored."""
-        return Queue(self, self._port.declare(self._namespace, name, policy, create=None).wait())
+        return Queue(self, self._declare("queue", name, policy, None))
 
     def create_queue(self, name: str, **policy: Any) -> Queue:
         """A new queue; an error if there is one of that name."""
-        return Queue(self, self._port.declare(self._namespace, name, policy, create=True).wait())
+        return Queue(self, self._declare("queue", name, policy, True))
 
     def get_queue(self, name: str) -> Queue:
         """The queue of that name; an error if there is none."""
-        return Queue(self, self._port.declare(self._namespace, name, {}, create=False).wait())
+        return Queue(self, self._declare("queue", name, {}, False))
 
     def delete_queue(self, name: str) -> None:
         """Delete a queue with everything in it; an error if there is none of that name."""
-        log = self._port.declare(self._namespace, name, {}, create=False).wait()
-        self._port.change(log, "delete").wait()
+        self._delete("queue", name)
 
     def list_queues(self) -> list[str]:
         """The names of all queues, but not those of dead letters."""
-        return self._port.names(self._namespace).wait()
+        return self._port.names(self._namespace, "queue").wait()
+
+    # --- topics ---
+
+    def topic(self, name: str, **policy: Any) -> Topic:
+        """The topic of that name, made if it does not exist; what is given must be what is stored."""
+        return Topic(self, self._declare("topic", name, policy, None))
+
+    def create_topic(self, name: str, **policy: Any) -> Topic:
+        """A new topic; an error if there is one of that name."""
+        return Topic(self, self._declare("topic", name, policy, True))
+
+    def get_topic(self, name: str) -> Topic:
+        """The topic of that name; an error if there is none."""
+        return Topic(self, self._declare("topic", name, {}, False))
+
+    def delete_topic(self, name: str) -> None:
+        """Delete a topic with its subscriptions and everything in it; an error if there is none of that name."""
+        self._delete("topic", name)
+
+    def list_topics(self) -> list[str]:
+        """The names of all topics."""
+        return self._port.names(self._namespace, "topic").wait()
+
+    # --- all of them ---
+
+    def publish(
+        self,
+        pattern: str,
+        payload: bytes,
+        *,
+        headers: Mapping[str, str] | None = None,
+        key: str | None = None,
+        priority: int | None = None,
+        delay: Duration | None = None,
+        deliver_at: datetime | None = None,
+        ttl: Duration | None = None,
+        dedup_id: str | None = None,
+    ) -> dict[str, int]:
+        """Append a message to every queue and topic whose name matches, all or none; its ids by name.
+
+        In a pattern, `*` stands for one word between dots and `#` for any number of them: `orders.*`, `orders.#`. If nothing matches it is an error.
+        """
+        message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
+        return self._port.route(self._namespace, pattern, message).wait()
+
+    def transaction(self) -> Transaction:
+        """Publishes and settles that happen together or not at all: `with broker.transaction() as tx`."""
+        return Transaction(self)
+
+    def trace(self, message_id: int) -> list[Step]:
+        """What became of a message, step by step, as far as it is remembered; nothing if it is not."""
+        return self._port.trace(self._namespace, calls.id_of(message_id)).wait()
+
+    def namespace(self, name: str) -> Namespace:
+        """The same for a tenant with names of its own: nothing is seen across."""
+        return Namespace(self._port, check_name(name, kind="namespace"))
 
     def stats(self) -> BrokerStats:
         """What the broker knows of itself, the journal's damage included."""
-        return self._port.stats()
+        return self._port.stats(self._namespace)
 
     def close(self, timeout: Duration | None = None) -> None:
         """Finish what is under way, sync, and let go of the directory."""
@@ -305,3 +729,11 @@ class Broker:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+class Namespace(Broker):
+    """A broker's queues and topics for one tenant. The broker it came from owns the directory, and is the one to be closed."""
+
+    def close(self, timeout: Duration | None = None) -> None:
+        """Nothing: the broker stays open for others."""
+        calls.seconds(timeout)

@@ -10,6 +10,7 @@ Every call of the port gives a ticket at once and never blocks. A ticket is one 
 
 from __future__ import annotations
 
+import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -142,6 +143,28 @@ class Leasing(Generic[T]):
             self.abandon()
             raise
         return self._value
+
+
+class Again:
+    """The answer of a call that has to be made once more, by whoever waits for it."""
+
+    __slots__ = ("_ask",)
+
+    def __init__(self, ask: Callable[[], Ticket[Any]]) -> None:
+        self._ask = ask
+
+    def wait(self) -> Any:
+        ticket = self._ask()
+        while isinstance(ticket, Again):
+            ticket = ticket._ask()
+        return ticket.wait()
+
+    async def get(self) -> Any:
+        ticket: Ticket[Any] = self
+        while isinstance(ticket, Again):
+            await sys.modules["asyncio"].sleep(0)  # others are to run meanwhile
+            ticket = ticket._ask()
+        return await ticket.get()
 
 
 class Waiting:

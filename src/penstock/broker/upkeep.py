@@ -155,8 +155,7 @@ class Upkeep:
             if log is None:
                 return [DeadRange(first, last, SETTLED_BY_ALL)]
             return [
-                DeadRange(run.start, run.stop - 1, SETTLED_BY_ALL)
-                for run in log.settled_by_all(first, last + 1)
+                DeadRange(run.start, run.stop - 1, SETTLED_BY_ALL) for run in log.released(first, last + 1)
             ]
 
     def stop(self) -> None:

@@ -116,7 +116,7 @@ class Verdict(NamedTuple):
 
 
 ACK = Verdict("ack")
-GIVE_BACK = Verdict("requeue")
+GIVE_BACK = Verdict("unseen")
 
 
 def returned(result: object) -> Verdict:

@@ -7,8 +7,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.engine.events import Batch, Event, Offsets
-from penstock.engine.log import Log
+from penstock.engine.events import Batch, Event, Leased, Offsets, Settled
+from penstock.engine.group import Group
+from penstock.engine.log import Kind, Log
 from penstock.policy import Policy
 
 
@@ -25,6 +26,20 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
 Fetch = Callable[[Log, Sequence[int]], list[Content | None]]
 
+#: Which of some messages a filter wants; what cannot be read is among them.
+Choose = Callable[[Log, Sequence[int], Any], Sequence[int]]
+
+
+class Firing(NamedTuple):
+    """What a schedule does now: the messages that it publishes, and when it is due next."""
+
+    batches: list[Batch]
+    due_us: int | None
+
+
+#: What the schedule of a log with that name and body does, which was due at a moment, now.
+Recur = Callable[[Log, str, bytes, int, int], Firing]
+
 
 class Grant(NamedTuple):
     """What a lease handed out: the number that settles it, the offsets in order, and which attempt it is."""
@@ -37,12 +52,13 @@ class Grant(NamedTuple):
 class Change:
     """What a command did: one unit, whose events are recorded together or not at all, and what arrives then.
 
-    What happens by itself may be many units, so that none grows without a bound: `cut` ends one.
+    What happens by itself may be many units, so that none grows without a bound: `cut` ends one, unless it must stay `whole`.
     """
 
-    __slots__ = ("_earlier", "arrivals", "bytes", "events")
+    __slots__ = ("_earlier", "_whole", "arrivals", "bytes", "events")
 
-    def __init__(self) -> None:
+    def __init__(self, *, whole: bool = False) -> None:
+        self._whole = whole
         self.bytes = (
             0  # more than is needed for those of its units that were measured, and are not recorded yet
         )
@@ -52,11 +68,16 @@ class Change:
 
     def cut(self) -> None:
         """What follows is another unit."""
-        if self.events:
+        if self.events and not self._whole:
             done = Change()
             done.events, done.arrivals = self.events, self.arrivals
             self.events, self.arrivals = [], []
             self._earlier = [*(self._earlier or ()), done]
+
+    def say(self, group: Group, event: Leased | Settled) -> None:
+        """Something happened in a group: it is recorded, if the group is."""
+        if group.durable:
+            self.events.append(event)
 
     def __bool__(self) -> bool:
         return bool(self.events or self._earlier)
@@ -74,6 +95,7 @@ class Declaration(msgspec.Struct, frozen=True):
     namespace: str
     name: str
     policy: Policy
+    kind: Kind = "queue"
 
 
 def add_row(batch: Batch, content: Content, headers: dict[str, str]) -> None:

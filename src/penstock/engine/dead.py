@@ -98,9 +98,15 @@ def _bury_part(
     outcome = Outcome.DEAD if letters.payloads else Outcome.DROPPED
     engine.withdraw(log, group, offsets)
     engine.end(log, group, offsets, now_us)
-    change.events.append(
-        Settled(log.number, group.name, offsets, outcome, attempts, None, None, error or reason, now_us)
+    change.say(
+        group,
+        Settled(log.number, group.name, offsets, outcome, attempts, None, None, error or reason, now_us),
     )
+
+
+def buried_bytes(engine: Engine, log: Log, offsets: Sequence[int]) -> int:
+    """More than the dead letters of messages would take."""
+    return sum(map(_stored_bytes, engine.fetch(log, offsets)))
 
 
 # --- and back ---
@@ -113,8 +119,13 @@ def origin(engine: Engine, log: Log, headers: Mapping[str, str]) -> Log | None:
 
 def has_way_back(engine: Engine, log: Log, headers: Mapping[str, str], to: Log | None) -> bool:
     """Whether a message is a dead letter that can go back, or to another log: what a queue has of its own beside them stays."""
-    mine = is_dead_letter_name(log.name) or letter.is_letter(headers)
-    return mine and (to or origin(engine, log, headers)) is not None
+    if not (is_dead_letter_name(log.name) or letter.is_letter(headers)):
+        return False
+    home = to or origin(engine, log, headers)
+    if home is None:
+        return False
+    # Where a subscription has ended, nobody else is to get what failed for it.
+    return to is not None or home.kind == "queue" or headers.get(letter.ORIGIN_GROUP) in home.groups
 
 
 def redrive(

@@ -27,11 +27,12 @@ from typing import Final
 import msgspec
 
 from penstock.clock import SECOND_US
-from penstock.engine import dead, letter, overflow
+from penstock.engine import cursors, dead, letter, overflow, retention, schedules
 from penstock.engine import log as logs
 from penstock.engine.chance import Chance
-from penstock.engine.change import Change, Declaration, Fetch, Grant
+from penstock.engine.change import Change, Choose, Declaration, Fetch, Grant, Recur
 from penstock.engine.events import (
+    FOR_EVERYBODY,
     Action,
     Batch,
     Declared,
@@ -46,6 +47,7 @@ from penstock.engine.events import (
 )
 from penstock.engine.group import Group
 from penstock.engine.lane import Piece
+from penstock.engine.lane import part as part_of
 from penstock.engine.lease import Lease
 from penstock.engine.log import Log
 from penstock.errors import (
@@ -72,6 +74,9 @@ SETTLED_OVERHEAD_BYTES: Final = 1024
 #: So few are looked for one by one.
 FEW: Final = 8
 
+#: Messages that a filter looks at before others may do something.
+SIFTED_AT_ONCE: Final = 1000
+
 #: Dead letters wait for a person, who must find them as they were left.
 DEAD_LETTER_POLICY: Final = Policy.of(max_attempts=None)
 
@@ -85,7 +90,7 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     logs: list[logs.Stored]
 
 
-STORED_VERSION: Final = 1
+STORED_VERSION: Final = 2
 
 
 class Engine:
@@ -98,6 +103,8 @@ class Engine:
         fetch: Fetch,
         take_ids: Callable[[int], Sequence[int]],
         make_room: Callable[[int, bool], None],
+        choose: Choose | None = None,
+        recur: Recur | None = None,
     ) -> None:
         self.logs: dict[int, Log] = {}
         self.last_id = 0  # the highest message id that was seen
@@ -110,9 +117,11 @@ class Engine:
         self._dead_targets: dict[tuple[str, str], int] = {}  # how many logs send their dead letters there
         self._next_log = 1
         self._lease_number = 0
-        self._chance = Chance(seed)
+        self.chance = Chance(seed)
         self.fetch = fetch
         self.take_ids = take_ids
+        self.choose: Choose = choose or (lambda _log, offsets, _filter: offsets)
+        self.recur = recur
         self.make_sure_of_room = make_room  # for so many bytes, of settlements or of more: raises DiskFull
         self._alarms: list[tuple[int, int]] = []
 
@@ -125,13 +134,22 @@ class Engine:
     def find(self, namespace: str, name: str) -> Log | None:
         return self._by_name.get((namespace, name))
 
-    def names(self, namespace: str) -> list[str]:
-        return sorted(name for space, name in self._by_name if space == namespace)
+    def of_namespace(self, namespace: str) -> list[Log]:
+        """The logs of a namespace, by name."""
+        return [log for (space, _), log in sorted(self._by_name.items()) if space == namespace]
 
-    def declare(self, namespace: str, name: str, policy: Policy, now_us: int, change: Change) -> Log:
+    def declare(
+        self,
+        namespace: str,
+        name: str,
+        policy: Policy,
+        now_us: int,
+        change: Change,
+        kind: logs.Kind = "queue",
+    ) -> Log:
         """A new log. There must be none of that name."""
         _require_other(name, policy)
-        log = self.add(self._next_log, namespace, name, policy)
+        log = self.add(self._next_log, namespace, name, policy, kind)
         self.use(log, now_us)
         change.events.append(_declared(log, Action.DECLARE, now_us))
         return log
@@ -140,7 +158,7 @@ class Engine:
         """Somebody uses a log: if it is to be deleted when it is unused, its time begins again."""
         log.used_us = now_us
         if log.policy.expires is not None:
-            self._set_alarm(log)
+            self.set_alarm(log)
 
     def alter(self, log: Log, policy: Policy, now_us: int, change: Change) -> None:
         """Change a log's policy, from now on."""
@@ -148,7 +166,8 @@ class Engine:
         self.aim(log, -1)
         log.policy = policy
         self.aim(log, 1)
-        self._set_alarm(log)
+        retention.update(self, log, now_us)
+        self.set_alarm(log)
         self.stirred.add(log)  # others may be given messages now
         change.events.append(_declared(log, Action.ALTER, now_us))
 
@@ -157,11 +176,12 @@ class Engine:
         change.events.append(_declared(log, Action.DELETE, now_us))
         self.forget(log)
 
-    def add(self, number: int, namespace: str, name: str, policy: Policy) -> Log:
-        log = Log(number, namespace, name, policy)
+    def add(self, number: int, namespace: str, name: str, policy: Policy, kind: logs.Kind) -> Log:
+        log = Log(number, namespace, name, policy, kind)
         self.logs[number] = self._by_name[namespace, name] = log
         self._next_log = max(self._next_log, number + 1)
         self.aim(log, 1)
+        retention.update(self, log, None)
         return log
 
     def aim(self, log: Log, step: int) -> None:
@@ -201,7 +221,7 @@ class Engine:
         """Append messages to a log; their ids. A repeated dedup id gives the id of the first message that had it."""
         policy = log.policy
         ids = batch.ids
-        _check_sizes(policy, batch)
+        check_sizes(policy, batch)
         fresh: Batch | None = batch
         if batch.dedup_id is not None:
             log.dedup.expire(now_us)
@@ -220,13 +240,14 @@ class Engine:
         return ids
 
     def append(self, log: Log, batch: Batch, change: Change) -> None:
-        if not log.groups:
+        if not log.groups and log.kind == "queue":
             log.group()
         first = log.next_offset
         count = len(batch.ids)
         log.next_offset = first + count
         log.published += count
         batch.first = first
+        log.note_published(first, batch)
         self.last_id = max(self.last_id, batch.ids[-1])
         if log.policy.max_bytes is not None:
             log.note_sizes(first, batch)
@@ -242,8 +263,17 @@ class Engine:
                 log.fall_due(now_us)  # what was due before these were published goes before them
             log.arrive(first, batch)
             if batch.deliver_at is not None or batch.expires_at is not None:
-                self._set_alarm(log)
+                self.set_alarm(log)
+            if log.kept_from < logs.NOTHING_KEPT:
+                retention.update(self, log, now_us)
+            elif not log.groups:  # a topic that nobody listens to
+                self.release(log, [range(first, log.arrived)])
             self.stirred.add(log)
+
+    def release(self, log: Log, offsets: Iterable[range]) -> None:
+        """Messages were settled: what no group needs any more, and nothing keeps, is stored no longer."""
+        for run in offsets:
+            self.released += [(log, part) for part in log.released(run.start, run.stop)]
 
     # --- leasing ---
 
@@ -260,6 +290,8 @@ class Engine:
     ) -> Grant | None:
         """Hand out the next messages; None if nothing is ready. `keep=False` settles them at once."""
         pieces = group.lanes.take(wanted)
+        if group.filter is not None and pieces:
+            pieces = self._wanted(log, group, wanted, pieces, now_us, change)
         if not pieces:
             return None
         offsets = _offsets_of(pieces)
@@ -268,18 +300,47 @@ class Engine:
             ordered = offsets if type(offsets) is range else sorted(offsets)
             tried = group.attempts_of(ordered)
             self.end(log, group, ordered, now_us)
-            change.events.append(
-                Settled(log.number, group.name, ordered, Outcome.ACKED, tried, None, consumer, None, now_us)
+            change.say(
+                group,
+                Settled(log.number, group.name, ordered, Outcome.ACKED, tried, None, consumer, None, now_us),
             )
             return Grant(0, offsets, attempts)
         self._lease_number += 1
         timeout = log.policy.visibility_timeout
         deadline_us = None if timeout is None else now_us + round(timeout * SECOND_US)
         group.leases.add(Lease(self._lease_number, pieces, consumer, deadline_us))
-        change.events.append(Leased(log.number, group.name, offsets, attempts, consumer, now_us))
+        change.say(group, Leased(log.number, group.name, offsets, attempts, consumer, now_us))
         if deadline_us is not None and (log.alarm_us is None or deadline_us < log.alarm_us):
             self._set_alarm_at(log, deadline_us)
         return Grant(self._lease_number, offsets, attempts)
+
+    def _wanted(
+        self, log: Log, group: Group, wanted: int, pieces: list[Piece], now_us: int, change: Change
+    ) -> list[Piece]:
+        """Those of the messages taken that the group's filter wants; more are taken for the others, which are settled.
+
+        It looks at a bounded number of them. Then there may be none, though more are ready: whoever calls asks again.
+        """
+        chosen: list[Piece] = []
+        unwanted: list[int] = []
+        seen = 0
+        while pieces:
+            offsets = [offset for _, start, stop, _ in pieces for offset in range(start, stop)]
+            wants = set(self.choose(log, offsets, group.filter))
+            for piece in pieces:
+                for offset in range(piece[1], piece[2]):
+                    if offset in wants:
+                        chosen.append(part_of(piece, offset, offset + 1))
+                    else:
+                        unwanted.append(offset)
+            seen += len(offsets)
+            left = wanted - len(chosen)
+            pieces = group.lanes.take(left) if left and seen < SIFTED_AT_ONCE else []
+        if unwanted:
+            ordered = rising(sorted(unwanted))
+            self.end(log, group, ordered, now_us)
+            change.say(group, _ended(log, group, ordered, Outcome.FILTERED, now_us))
+        return chosen
 
     def extend(
         self, log: Log, group: Group, offsets: list[int], numbers: list[int], deadline_us: int
@@ -305,9 +366,10 @@ class Engine:
         attempts = group.attempts_of(found)
         group.leases.remove_all(found)
         self.end(log, group, found, now_us)
-        change.events.append(
-            Settled(log.number, group.name, found, Outcome.ACKED, attempts, None, None, None, now_us)
+        change.say(
+            group, Settled(log.number, group.name, found, Outcome.ACKED, attempts, None, None, None, now_us)
         )
+        log.acked += len(found)
         return len(found)
 
     def nack(
@@ -356,17 +418,20 @@ class Engine:
         attempt = group.tally.get(offset) + 1
         if delay_us is None:
             backoff = log.policy.backoff
-            delay_us = 0 if backoff is None else backoff.delay_us(attempt, self._chance.unit())
+            delay_us = 0 if backoff is None else backoff.delay_us(attempt, self.chance.unit())
         due_us = now_us + delay_us
         group.count_attempt(offset, now_us)
         group.retry(offset, due_us)
-        change.events.append(
-            Settled(log.number, group.name, [offset], Outcome.RETRY, attempt, due_us, consumer, error, now_us)
+        change.say(
+            group,
+            Settled(
+                log.number, group.name, [offset], Outcome.RETRY, attempt, due_us, consumer, error, now_us
+            ),
         )
         if due_us <= now_us:
             log.fall_due(now_us)
             self.stirred.add(log)
-        self._set_alarm(log)
+        self.set_alarm(log)
 
     def reject(
         self, log: Log, group: Group, offsets: list[int], numbers: list[int], error: str | None, now_us: int, change: Change
@@ -381,20 +446,23 @@ class Engine:
         self._retry_the_rest(log, group, given, None, error, lease.consumer, now_us, change)
 
     def give_back(
-        self, log: Log, group: Group, offsets: list[int], numbers: list[int], now_us: int, change: Change
-    ) -> None:
-        """Messages go back to their old places, without waiting: the attempt counts."""
+        self, log: Log, group: Group, offsets: list[int], numbers: list[int], now_us: int, change: Change,
+        *, seen: bool = True,
+    ) -> None:  # fmt: skip
+        """Messages go back to their old places, without waiting: the attempt counts, unless nobody has seen them."""
         group.require_leases(offsets, numbers)
         offsets = sorted(set(offsets))
         attempts = group.attempts_of(offsets)
-        change.events.append(
-            Settled(log.number, group.name, offsets, Outcome.RETURNED, attempts, None, None, None, now_us)
-        )
-        self._put_back(log, group, offsets, now_us, change)
+        how = Outcome.RETURNED if seen else Outcome.UNSEEN
+        change.say(group, Settled(log.number, group.name, offsets, how, attempts, None, None, None, now_us))
+        self._put_back(log, group, offsets, now_us, change, count=seen)
 
-    def _put_back(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
+    def _put_back(
+        self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change, *, count: bool = True
+    ) -> None:
         for offset in offsets:
-            group.count_attempt(offset, now_us)
+            if count:
+                group.count_attempt(offset, now_us)
             group.put_back(offset)
         self.stirred.add(log)
         late = [offset for offset in offsets if offset in group.overdue] if group.overdue else []
@@ -405,7 +473,7 @@ class Engine:
     def purge(self, log: Log, now_us: int, change: Change) -> int:
         """Remove everything that is not leased; how many messages that was, in the group that had most of them."""
         removed = 0
-        for group in log.groups.values():
+        for group in log.all_groups():
             before = len(group.settled)
             found = RangeSet()
             for gap in group.settled.gaps(0, log.arrived):
@@ -449,11 +517,14 @@ class Engine:
         """The same in one unit, for which there must be room."""
         if offsets:
             self.withdraw(log, group, offsets)
+            if outcome in FOR_EVERYBODY:
+                log.never_again(runs(offsets))
             self.end(log, group, offsets, now_us)
-            change.events.append(_ended(log, group, offsets, outcome, now_us))
+            change.say(group, _ended(log, group, offsets, outcome, now_us))
 
     def withdraw(self, log: Log, group: Group, offsets: Offsets) -> None:
         """Take messages out, wherever they are: what is still being recorded is nowhere. Their offsets rise."""
+        log.catch_up(group)
         offsets = [o for o in offsets if o < log.arrived] if log.arrived < log.next_offset else offsets
         if len(offsets) <= FEW:
             for offset in offsets:
@@ -499,10 +570,10 @@ class Engine:
         if group.keys:
             self._next_of_keys(log, group, offsets)
         log.forget(offsets, now_us)
-        if len(log.groups) == 1:
+        if len(log.groups) == 1 and log.kept_from == logs.NOTHING_KEPT:
             self.released.append((log, offsets))
         else:
-            self.released.append((log, [offset for offset in offsets if log.is_settled(offset)]))
+            self.release(log, runs(offsets))
 
     def _next_of_keys(self, log: Log, group: Group, offsets: Offsets) -> None:
         for offset in offsets:
@@ -528,16 +599,19 @@ class Engine:
                 log.alarm_us = None
                 self._advance(log, now_us, change)
                 if not log.deleted:
-                    self._set_alarm(log)
+                    self.set_alarm(log)
 
     def _advance(self, log: Log, now_us: int, change: Change) -> None:
         if log.fall_due(now_us):
             self.stirred.add(log)
         self._expire(log, now_us, change)
-        for group in log.groups.values():
+        for group in list(log.groups.values()):
+            cursors.bury_silent_members(self, log, group, now_us, change)
             overdue = group.leases.pop_overdue(now_us)
             if overdue:
                 self._end_leases(log, group, overdue, now_us, change)
+        retention.update(self, log, now_us)
+        schedules.fire(self, log, now_us, change)
         if log.unused_us is not None and log.unused_us <= now_us:
             self.delete(log, now_us, change)
 
@@ -554,6 +628,7 @@ class Engine:
         if next_us is None or next_us > now_us:
             return
         offsets = [offset for _, offset in log.expiries.pop_due(now_us)]
+        log.never_again(runs(offsets))
         for group in log.groups.values():
             over = sorted(offset for offset in offsets if offset not in group.settled)
             group.overdue.update(offset for offset in over if offset in group.leases)
@@ -574,9 +649,9 @@ class Engine:
             group.overdue.update(left)
             for offset in left:
                 log.expiries.add(now_us + SECOND_US, offset)
-            self._set_alarm(log)
+            self.set_alarm(log)
 
-    def _set_alarm(self, log: Log) -> None:
+    def set_alarm(self, log: Log) -> None:
         moment = log.next_us
         if moment is not None:
             self._set_alarm_at(log, moment)
@@ -594,12 +669,14 @@ class Engine:
             if not log.policy.durable:
                 self.delete(log, now_us, change)
                 continue
+            retention.update(self, log, now_us)
             log.used_us = now_us
             log.fall_due(now_us)
             self._expire(log, now_us, change)
             for group in log.groups.values():
                 self._end_leases(log, group, group.leases.offsets(), now_us, change)
-            self._set_alarm(log)
+            schedules.fire(self, log, now_us, change)
+            self.set_alarm(log)
         self.advance(now_us, change)
 
     # --- storing ---
@@ -632,7 +709,7 @@ def dead_letter_target(log: Log) -> str:
 
 
 def _declared(log: Log, action: Action, now_us: int) -> Declared:
-    body = msgspec.msgpack.encode(Declaration(log.namespace, log.name, log.policy))
+    body = msgspec.msgpack.encode(Declaration(log.namespace, log.name, log.policy, log.kind))
     return Declared(log.number, action, log.name, body, now_us)
 
 
@@ -646,7 +723,7 @@ def _offsets_of(pieces: list[Piece]) -> Offsets:
     return [offset for _, start, stop, _ in pieces for offset in range(start, stop)]
 
 
-def _check_sizes(policy: Policy, batch: Batch) -> None:
+def check_sizes(policy: Policy, batch: Batch) -> None:
     if batch.size <= policy.max_message_bytes:
         return
     longest = max(map(len, batch.payloads))

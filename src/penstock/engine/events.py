@@ -29,6 +29,13 @@ class Outcome(IntEnum):
     RETURNED = 6  # given back to its old place
     DROPPED = 7  # to make room, or rejected where there are no dead letters
     REDRIVEN = 8  # moved from the dead letters to where it failed
+    UNSEEN = 9  # given back to its old place by somebody who never looked at it: that was no attempt
+    FILTERED = 10  # the group does not want it
+    CANCELLED = 11  # before it was due
+
+
+#: How messages end that nobody gets any more who comes anew, or goes back.
+FOR_EVERYBODY = frozenset({Outcome.EXPIRED, Outcome.PURGED, Outcome.DROPPED, Outcome.CANCELLED})
 
 
 class Action(IntEnum):
@@ -37,6 +44,15 @@ class Action(IntEnum):
     DECLARE = 1
     ALTER = 2
     DELETE = 3
+    SUBSCRIBE = 4  # a group came
+    UNSUBSCRIBE = 5  # a group went
+    SEEK = 6  # a group was sent elsewhere
+    READER = 7  # a reader asked to be waited for, or no longer does
+    FORGET = 8  # a reader is forgotten
+
+
+#: What is said of a log itself; the rest is said of a group or a reader of it.
+OF_THE_LOG = frozenset({Action.DECLARE, Action.ALTER, Action.DELETE})
 
 
 class Batch(msgspec.Struct, gc=False):
@@ -115,7 +131,7 @@ class Settled(NamedTuple):
 
 
 class Declared(NamedTuple):
-    """A log was declared, altered or deleted; `body` is its policy."""
+    """Something was said about a log (its name, and its policy in `body`), or about a group or a reader of it (its name, and what in `body`)."""
 
     log: int
     action: int
@@ -124,7 +140,26 @@ class Declared(NamedTuple):
     time_us: int
 
 
-Event = Published | Leased | Settled | Declared
+class Positioned(NamedTuple):
+    """A reader said how far it is."""
+
+    log: int
+    reader: str
+    offset: int
+    time_us: int
+
+
+class Scheduled(NamedTuple):
+    """A recurring message was set, fired or removed: it is due next at a moment (None: never again), and `body` says what and by which rule."""
+
+    log: int
+    name: str
+    due_us: int | None
+    body: bytes
+    time_us: int
+
+
+Event = Published | Leased | Settled | Declared | Positioned | Scheduled
 
 
 def runs(offsets: Sequence[int]) -> list[range]:

@@ -21,10 +21,11 @@ have happened and what is in memory cannot differ.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 
+from penstock.engine.filter import compile_filter
 from penstock.engine.keys import Keys
 from penstock.engine.lane import Lanes, Piece
 from penstock.engine.lease import Lease, Leases
@@ -32,6 +33,28 @@ from penstock.engine.tally import Tally
 from penstock.engine.timeline import Timeline
 from penstock.errors import InvalidArgument, LeaseLost
 from penstock.ranges import RangeSet
+
+Strategy = Literal["round-robin", "least-busy", "random"]
+
+
+class Terms(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What was said when a group was made: which messages it wants, and how its consumers share them (None: as the log's policy says)."""
+
+    filter: str | None = None
+    strategy: Strategy | None = None
+
+
+class Member(msgspec.Struct):
+    """A consumer of a group: when it was last heard of, and after how long a silence it is thought dead."""
+
+    heard_us: int
+    silence_us: int | None = None
+    turn: int = 0  # when it was last given something, counted
+    waits: int = 0  # in line for messages: then it is alive
+
+    @property
+    def dead_us(self) -> int | None:
+        return None if self.silence_us is None or self.waits else self.heard_us + self.silence_us
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
@@ -44,13 +67,25 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     settled: list[int]
     keys: dict[str, list[int]]
     overdue: list[int]
+    terms: Terms
 
 
 class Group:
     """The state of one cursor."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, terms: Terms | None = None, *, durable: bool = True) -> None:
         self.name = name
+        self.terms = terms or Terms()
+        self.filter = None if self.terms.filter is None else compile_filter(self.terms.filter)
+        self.durable = (
+            durable  # if not, nothing that happens in it is recorded, and it ends with its last consumer
+        )
+        self.seen = 0  # what the log has from here on has not arrived here yet
+        self.members: dict[str, Member] = {}  # who is attached, in order
+        self.turns = 0
+        self._clear()
+
+    def _clear(self) -> None:
         self.lanes = Lanes()
         self.leases = Leases()
         self.retries = Timeline()
@@ -61,6 +96,12 @@ class Group:
             set()
         )  # their time is over, but they are handed out, or there is no room to bury them
         self.withdrawn = 0  # entries of `retries` whose message was settled meanwhile
+
+    def begin(self, settled: RangeSet, seen: int) -> None:
+        """Have everything behind it that is settled, and nothing under way."""
+        self._clear()
+        self.settled = settled.copy()
+        self.seen = seen
 
     # --- counting ---
 
@@ -171,12 +212,13 @@ class Group:
             self.settled.encode(),
             self.keys.encode(),
             sorted(self.overdue),
+            self.terms,
         )
 
     @classmethod
     def decode(cls, name: str, stored: Stored) -> Group:
         """What `encode` gave; what was handed out is held by nobody, until the engine puts it back."""
-        group = cls(name)
+        group = cls(name, stored.terms)
         group.lanes = Lanes.decode(stored.lanes)
         group.retries = Timeline.decode(stored.retries)
         group.tally = Tally.decode(stored.tally)

@@ -11,14 +11,19 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from penstock.engine import cursors, retention, schedules
 from penstock.engine.change import Declaration
 from penstock.engine.events import (
+    FOR_EVERYBODY,
+    OF_THE_LOG,
     Action,
     Declared,
     Event,
     Leased,
     Outcome,
+    Positioned,
     Published,
+    Scheduled,
     Settled,
     parcels,
     runs,
@@ -26,7 +31,7 @@ from penstock.engine.events import (
 from penstock.engine.group import Group
 from penstock.engine.lane import Piece
 from penstock.engine.lease import Lease
-from penstock.engine.log import Log
+from penstock.engine.log import Log, Position
 
 if TYPE_CHECKING:
     from penstock.engine.engine import Engine
@@ -36,11 +41,20 @@ def replay(engine: Engine, event: Event, time_us: int) -> None:
     """Take in what an earlier owner recorded, at the time it did."""
     if isinstance(event, Published):
         _published(engine, event, time_us)
-    elif isinstance(event, Declared):
+    elif isinstance(event, Declared) and event.action in OF_THE_LOG:
         _declared(engine, event)
     else:
         log = engine.logs.get(event.log)
-        if log is not None:
+        if log is None:  # it was deleted later
+            return
+        if isinstance(event, Declared):
+            log.fall_due(max(time_us, event.time_us))
+            _said(engine, log, event)
+        elif isinstance(event, Positioned):
+            _positioned(engine, log, event)
+        elif isinstance(event, Scheduled):
+            schedules.take_in(log, event.name, event.due_us, event.body)
+        else:
             log.fall_due(max(time_us, event.time_us))  # the engine's time may be ahead of the wall clock
             if isinstance(event, Leased):
                 _leased(log, log.group(event.group), event)
@@ -48,17 +62,44 @@ def replay(engine: Engine, event: Event, time_us: int) -> None:
                 _settled(engine, log, log.group(event.group), event)
 
 
+def _said(engine: Engine, log: Log, event: Declared) -> None:
+    """Of a group or a reader."""
+    group = log.groups.get(event.name)
+    if event.action in (Action.SUBSCRIBE, Action.SEEK):
+        cursor = msgspec.msgpack.decode(event.body, type=cursors.Cursor)
+        if group is None:
+            cursors.join(log, event.name, cursor)
+        else:
+            cursors.place(engine, log, group, cursor)
+    elif event.action == Action.UNSUBSCRIBE and group is not None:
+        cursors.part(engine, log, group)
+    elif event.action == Action.READER:
+        log.readers[event.name] = msgspec.msgpack.decode(event.body, type=Position)
+        retention.update(engine, log, None)
+    elif event.action == Action.FORGET:
+        log.readers.pop(event.name, None)
+        retention.update(engine, log, None)
+
+
+def _positioned(engine: Engine, log: Log, event: Positioned) -> None:
+    found = log.readers.setdefault(event.reader, Position(event.offset))
+    found.offset = event.offset
+    if found.holds:
+        retention.update(engine, log, None)
+
+
 def _declared(engine: Engine, event: Declared) -> None:
     declared = msgspec.msgpack.decode(event.body, type=Declaration)
     log = engine.logs.get(event.log)
     if log is None and event.action != Action.DELETE:
-        engine.add(event.log, declared.namespace, declared.name, declared.policy)
+        engine.add(event.log, declared.namespace, declared.name, declared.policy, declared.kind)
     elif log is not None and event.action == Action.DELETE:
         engine.forget(log)
     elif log is not None:
         engine.aim(log, -1)
         log.policy = declared.policy
         engine.aim(log, 1)
+        retention.update(engine, log, None)
 
 
 def _published(engine: Engine, event: Published, time_us: int) -> None:
@@ -69,12 +110,13 @@ def _published(engine: Engine, event: Published, time_us: int) -> None:
     stamps = batch.timestamp_us
     # The engine's time may be ahead of the wall clock.
     log.fall_due(max(time_us, max(stamps) if isinstance(stamps, list) else stamps))
-    if not log.groups:
+    if not log.groups and log.kind == "queue":
         log.group()
     log.skip_to(event.first)  # what is not there was cleaned, or is lost
     log.next_offset = event.first + len(batch.ids)
     log.published += len(batch.ids)
     engine.last_id = max(engine.last_id, batch.ids[-1])
+    log.note_published(event.first, batch)
     if batch.dedup_id is not None:
         log.remember(event.first, batch)
     if log.policy.max_bytes is not None:
@@ -89,12 +131,15 @@ def _settled(engine: Engine, log: Log, group: Group, event: Settled) -> None:
             if offset in group.leases:
                 group.count_attempt(offset, event.time_us)
                 group.retry(offset, due_us)
-    elif event.outcome == Outcome.RETURNED:
+    elif event.outcome in (Outcome.RETURNED, Outcome.UNSEEN):
         for offset in event.offsets:
             if offset in group.leases:
-                group.count_attempt(offset, event.time_us)
+                if event.outcome == Outcome.RETURNED:
+                    group.count_attempt(offset, event.time_us)
                 group.put_back(offset)
     else:
+        if event.outcome in FOR_EVERYBODY:
+            log.never_again(runs(event.offsets))
         gaps = (gap for run in runs(event.offsets) for gap in group.settled.gaps(run.start, run.stop))
         for left in parcels(list(gaps), len(event.offsets)):
             engine.withdraw(log, group, left)

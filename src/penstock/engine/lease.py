@@ -16,6 +16,7 @@ everything that was leased is ready again, in its place, with the attempt counte
 from __future__ import annotations
 
 import heapq
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Final
 
@@ -147,6 +148,10 @@ class Leases:
     def held_for(self, consumer: str) -> list[int]:
         """The messages that a consumer has, oldest first."""
         return sorted(offset for offset, lease in self._by_offset.items() if lease.consumer == consumer)
+
+    def by_consumer(self) -> Counter[str | None]:
+        """How many messages each consumer has."""
+        return Counter(lease.consumer for lease in self._by_offset.values())
 
     def offsets(self) -> list[int]:
         """Everything that is handed out, oldest first."""

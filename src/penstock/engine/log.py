@@ -8,16 +8,23 @@ in timelines, its key while it is delayed. A plain message costs nothing.
 
 The order of what is ready is the order of arrival. So before anything is published or leased at a moment, everything that fell due by
 then must have arrived: `fall_due`.
+
+Plain messages arrive in many groups at the cost of one: the log only counts them (`arrived`), and a group takes in what it has not `seen` when
+somebody looks at it (`catch_up`). Whatever arrives in another way waits for that, so the order in a group is the same.
+
+What is stored of a log is what some group has not settled, and what is *kept* besides: from an offset on (`kept_from`), for the time or the bytes that its policy says, or for
+readers who asked to be waited for. Without either, nothing is kept once it was settled, and that offset is beyond all others. Whoever comes anew or goes back
+gets what is `available`: stored, and neither expired nor purged.
 """
 
 from __future__ import annotations
 
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, Literal, NamedTuple
 
 import msgspec
 
@@ -27,11 +34,20 @@ from penstock.engine.dedup import DedupWindow
 from penstock.engine.events import Batch
 from penstock.engine.group import Group
 from penstock.engine.lane import Lane, Lanes
+from penstock.engine.milestones import STRIDE, Milestones
 from penstock.engine.timeline import Timeline
 from penstock.errors import InvalidArgument
+from penstock.limits import OFFSET_MAX
 from penstock.policy import Policy
+from penstock.ranges import RangeSet
 
 DEFAULT_GROUP: Final = "default"
+
+#: What a log is read by: competing consumers, or subscriptions.
+Kind = Literal["queue", "topic"]
+
+#: Nothing is kept.
+NOTHING_KEPT: Final = OFFSET_MAX
 
 #: So few runs of priorities, or moments of expiry, are not worth looking at.
 FEW_KEPT: Final = 1000
@@ -83,11 +99,11 @@ class Runs:
 
 
 class Plain(NamedTuple):
-    """What one plain message after the other touches, at hand."""
+    """What one plain message after the other touches, at hand. Where there is another group than the default one, or several, the first three are None."""
 
-    group: Group
-    lanes: Lanes
-    lane: Lane
+    group: Group | None
+    lanes: Lanes | None
+    lane: Lane | None
     contents: dict[int, Any]
     bytes_max: int
     visible_us: int | None
@@ -97,10 +113,31 @@ def is_plain(policy: Policy) -> bool:
     """Whether a message without any properties needs nothing but an offset, a lane and a lease."""
     return (
         policy.ttl is policy.max_depth is policy.max_bytes is policy.expires is None
+        and policy.retain_seconds is policy.retain_bytes is None
+        and policy.retain == "consumed"
         and policy.ordering == "fifo"
         and policy.delivery == "at-least-once"
         and not policy.single_active
     )
+
+
+class Position(msgspec.Struct, array_like=True):
+    """Where a reader is, as far as it said so; and whether what is behind that is kept for it."""
+
+    offset: int
+    holds: bool = False
+
+
+class Schedule(msgspec.Struct, array_like=True):
+    """A message that is published again and again: when next, and by which rule. What it says, and the rule, are the broker's business."""
+
+    due_us: int
+    body: bytes
+    again_us: int = 0  # not before: there was no room
+
+    @property
+    def next_us(self) -> int:
+        return max(self.due_us, self.again_us)
 
 
 class Stored(msgspec.Struct, frozen=True, array_like=True):
@@ -120,16 +157,24 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     groups: dict[str, groups.Stored]
     sizes: dict[int, int]
     published: int
+    kind: Kind
+    gone: list[int]
+    floor: int
+    kept_from: int
+    readers: dict[str, Position]
+    milestones: list[bytes | int]
+    schedules: dict[str, Schedule]
 
 
 class Log:
     """The state of one log."""
 
-    def __init__(self, number: int, namespace: str, name: str, policy: Policy) -> None:
+    def __init__(self, number: int, namespace: str, name: str, policy: Policy, kind: Kind = "queue") -> None:
         self.number = number
         self.namespace = namespace
         self.name = name
         self.policy = policy
+        self.kind: Kind = kind
         self.deleted = False
         self.next_offset = 0
         self.arrived = 0  # what is before this is durable, and due or waiting
@@ -137,7 +182,6 @@ class Log:
         self.delayed = Timeline()
         self.withdrawn = 0  # entries of `delayed` whose message was settled meanwhile
         self.awaited: dict[int, int] = {}  # how many groups have settled a message that is not due yet
-        self.consumers: dict[str, None] = {}  # who is attached, in order
         self.receivers = 0  # who waits for a message
         self.used_us = 0
         self.expiries = Timeline()
@@ -152,46 +196,114 @@ class Log:
         self.published = 0  # since it was declared
         self.dropped_before = 0  # what was dropped while it was still being recorded is before this
         self.runs_max = FEW_KEPT  # runs of priorities, before it is looked for those that nobody needs
+        self.floor = NOTHING_KEPT  # from here on the policy keeps messages
+        self.kept_from = NOTHING_KEPT
+        self.gone = (
+            RangeSet()
+        )  # kept, or needed by one group, and for nobody who comes anew: expired, purged, redriven
+        self.readers: dict[str, Position] = {}
+        self.milestones = Milestones()
+        self.schedules: dict[str, Schedule] = {}
+        self.delivered = 0  # since it was opened
+        self.acked = 0
 
     # --- counting ---
 
     @property
     def depth(self) -> int:
         """Messages that the group furthest behind has not settled; published ones count before they are durable."""
-        return self.next_offset - min((len(group.settled) for group in self.groups.values()), default=0)
+        if not self.groups:
+            return 0
+        return self.next_offset - min(len(group.settled) for group in self.groups.values())
 
     @property
     def delayed_count(self) -> int:
         return len(self.delayed) - self.withdrawn
 
+    @property
+    def consumers(self) -> int:
+        """How many are attached, in all groups."""
+        return sum(len(group.members) for group in self.groups.values())
+
+    # --- groups ---
+
     def group(self, name: str = DEFAULT_GROUP) -> Group:
-        """A group, made if it does not exist: it begins at the earliest message."""
+        """A group that has seen everything; made if it does not exist, from what is available on."""
         found = self.groups.get(name)
         if found is None:
-            found = self.groups[name] = Group(name)
-            self.plain = None
-            self._catch_up(found)
+            found = self.join(Group(name), self.unavailable(0, self.next_offset), {})
+        if found.seen < self.arrived:
+            self.catch_up(found)
         return found
 
-    def _catch_up(self, group: Group) -> None:
-        """A new group gets what the log still has for those that were there before it."""
+    def join(self, group: Group, settled: RangeSet, keys: Mapping[int, str]) -> Group:
+        """A group comes, that has some messages behind it. Where keys matter, some may be `keys` that no other group remembers."""
+        self.plain = None
+        self.groups[group.name] = group
+        self.place(group, settled, keys)
+        return group
+
+    def part(self, group: Group) -> None:
+        """A group goes."""
+        self.plain = None
+        del self.groups[group.name]
+        self.recount_delayed()
+
+    def place(self, group: Group, settled: RangeSet, keys: Mapping[int, str]) -> None:
+        """Have a group begin with what is not settled, as if everything else were behind it."""
         others = [other for other in self.groups.values() if other is not group]
-        if not others:
-            return
-        model = min(others, key=lambda other: len(other.settled))
-        for run in model.settled:
-            group.settled.add(run.start, run.stop)
+        if settled.overlap(
+            self.arrived, self.next_offset
+        ):  # what is on its way must be looked at when it arrives
+            self.dropped_before = max(self.dropped_before, self.next_offset)
+        group.begin(settled, self.arrived)
         waiting = {offset for _, offset in self.delayed.items()}
-        for gap in model.settled.gaps(0, self.arrived):
+        for gap in settled.gaps(0, self.arrived):
+            if self.policy.ordering != "key" and not waiting:
+                for priority, start, stop in self.priorities.parts(gap.start, gap.stop):
+                    group.lanes.append(priority, start, stop)
+                continue
             for offset in gap:
                 if offset not in waiting:
-                    group.arrive_keyed(self.priorities.at(offset), offset, model.keys.key_of(offset))
+                    key = keys.get(offset) or next(
+                        filter(None, (g.keys.key_of(offset) for g in others)), None
+                    )
+                    group.arrive_keyed(self.priorities.at(offset), offset, key)
+        self.recount_delayed()
+
+    def catch_up(self, group: Group) -> None:
+        """Have everything arrive in a group that it has not seen."""
+        seen, group.seen = group.seen, self.arrived
+        if seen < self.arrived:
+            for priority, start, stop in self.priorities.parts(seen, self.arrived):
+                group.lanes.append(priority, start, stop)
+
+    def all_groups(self) -> list[Group]:
+        """All of them, each having seen everything."""
+        found = list(self.groups.values())
+        for group in found:
+            if group.seen < self.arrived:
+                self.catch_up(group)
+        return found
+
+    def recount_delayed(self) -> None:
+        """Count anew which delayed messages nobody waits for."""
+        self.withdrawn, self.awaited = 0, {}
+        for _, offset in self.delayed.items():  # noqa: PERF102  # it is no dict
+            settled = sum(offset in group.settled for group in self.groups.values())
+            if settled == len(self.groups):
+                self.withdrawn += 1
+            elif settled:
+                self.awaited[offset] = settled
 
     def skip_to(self, offset: int) -> None:
         """Give up the offsets before that one: the journal may have held them, and lost them."""
         if offset > self.next_offset:
-            for group in self.groups.values():
+            for group in self.all_groups():
                 group.settled.add(self.next_offset, offset)
+                group.seen = offset
+            if self.kept_from < NOTHING_KEPT or not self.groups:
+                self.gone.add(self.next_offset, offset)
             self.next_offset = self.arrived = offset
 
     # --- dedup ids ---
@@ -240,23 +352,23 @@ class Log:
 
     def arrive(self, first: int, batch: Batch) -> None:
         """Messages that were published are durable."""
-        stop = self.arrived = first + batch.count
-        self._note_priorities(first, batch)
-        self._note_expiries(first, batch)
-        if (
+        each = (
             self.policy.ordering == "key"
             or batch.deliver_at is not None
             or batch.target_group is not None
             or first < self.dropped_before
-        ):
+        )
+        if each:
+            self.all_groups()
+        stop = self.arrived = first + batch.count
+        self._note_priorities(first, batch)
+        self._note_expiries(first, batch)
+        if each:
             self._arrive_each(first, batch)
-        elif type(batch.priority) is int:
             for group in self.groups.values():
-                group.lanes.append(batch.priority, first, stop)
-        else:
-            for priority, start, end in self._same_priority(first, batch.priority):
-                for group in self.groups.values():
-                    group.lanes.append(priority, start, end)
+                group.seen = max(group.seen, stop)
+        elif len(self.groups) == 1:
+            self.all_groups()
 
     @staticmethod
     def _same_priority(first: int, priorities: Any) -> Iterator[tuple[int, int, int]]:
@@ -295,7 +407,7 @@ class Log:
         """What is settled need not expire: most messages are settled long before."""
         kept = Timeline()
         for moment, offset in self.expiries.items():
-            if not self.is_settled(offset):
+            if offset >= self.kept_from or not self.is_settled(offset):
                 kept.add(moment, offset)
         self.expiries = kept
 
@@ -311,6 +423,7 @@ class Log:
         due = moments if isinstance(moments, list) else [moments] * count
         keys = batch.key if keyed and batch.key is not None else [None] * count
         if batch.target_group is not None:
+            self.gone.add(first, first + count)
             for name, group in self.groups.items():
                 if name != batch.target_group:
                     group.settled.add(first, first + count)
@@ -340,6 +453,8 @@ class Log:
         for group in self.groups.values():
             retries = group.pop_retries(now_us) if _over(group.retries.next_us, now_us) else []
             stirred = stirred or bool(retries)
+            if group.seen < self.arrived and (delayed or retries):
+                self.catch_up(group)
             again = {offset for _, offset in retries}
             for _, offset in merge(delayed, retries):
                 if offset in again:  # it is its key's foremost already
@@ -366,38 +481,94 @@ class Log:
                 )
 
     def settled_by_all(self, start: int, stop: int) -> list[range]:
-        """Which offsets of a range every group has settled."""
+        """Which offsets of a range every group has settled: of a topic without any, all; of a queue, which will get its first one yet, none."""
+        if not self.groups and self.kind == "queue":
+            return []
         found = [range(start, stop)]
         for group in self.groups.values():
             found = [part for run in found for part in group.settled.overlap(run.start, run.stop)]
-        return found if self.groups else []
+        return found
+
+    # --- what is stored ---
+
+    def released(self, start: int, stop: int) -> list[range]:
+        """Which offsets of a range nobody needs, and nothing keeps."""
+        return self.settled_by_all(start, min(stop, self.kept_from)) if start < self.kept_from else []
+
+    def unavailable(self, start: int, stop: int) -> RangeSet:
+        """Which offsets of a range nobody gets who comes anew, or goes back."""
+        found = RangeSet(self.gone.overlap(start, stop))
+        for run in self.released(start, stop):
+            found.add(run.start, run.stop)
+        return found
+
+    def keep_from(self, offset: int) -> list[range]:
+        """From now on keep what is from an offset on; which offsets are released by that."""
+        before, self.kept_from = self.kept_from, offset
+        if offset > before:
+            found = self.settled_by_all(before, min(offset, self.next_offset))
+            self.gone.discard(0, min(offset, before))
+            return found
+        for run in self.settled_by_all(offset, min(before, self.next_offset)):  # that is gone already
+            self.gone.add(run.start, run.stop)
+        return []
+
+    def never_again(self, offsets: Iterable[range]) -> None:
+        """Messages that nobody gets who comes anew, or goes back, though they may be kept."""
+        if self.kept_from < NOTHING_KEPT:
+            for run in offsets:
+                self.gone.add(run.start, run.stop)
+
+    def note_published(self, first: int, batch: Batch) -> None:
+        """Remember when and with which id messages were published, where that is wanted."""
+        exact = self.policy.retain_seconds is not None or self.policy.retain_bytes is not None
+        if exact or first >= self.milestones.next:
+            times = batch.timestamp_us
+            oldest, newest = (min(times), max(times)) if isinstance(times, list) else (times, times)
+            self.milestones.note(first, oldest, newest, batch.ids[0], batch.size, 1 if exact else STRIDE)
 
     # --- moments ---
 
     @property
     def next_us(self) -> int | None:
         """When something happens here by itself."""
-        moments = [self.delayed.next_us, self.expiries.next_us, self.unused_us]
+        moments = [self.delayed.next_us, self.expiries.next_us, self.unused_us, self.too_old_us]
         for group in self.groups.values():
             moments += [group.retries.next_us, group.leases.next_us]
+            moments += [member.dead_us for member in group.members.values()]
+        moments += [schedule.next_us for schedule in self.schedules.values()]
         return min((moment for moment in moments if moment is not None), default=None)
+
+    @property
+    def too_old_us(self) -> int | None:
+        """When some message is kept no longer because of its age."""
+        if self.policy.retain_seconds is None or self.floor >= self.next_offset:
+            return None
+        published_us = self.milestones.time_before(self.floor)
+        if published_us is None:
+            published_us = self.milestones.peak
+        return published_us + round(self.policy.retain_seconds * SECOND_US) + 1
 
     @property
     def unused_us(self) -> int | None:
         """When it is to be deleted because nobody uses it."""
-        if self.policy.expires is None or self.consumers or self.receivers:
+        if self.policy.expires is None or self.receivers or self.consumers:
             return None
         return self.used_us + round(self.policy.expires * SECOND_US)
 
     def forget_settled(self) -> None:
         """Give memory back that only settled messages needed."""
-        low = min((_low_water(group) for group in self.groups.values()), default=0)
+        low = min((_low_water(group) for group in self.groups.values()), default=self.arrived)
+        low = min(low, self.kept_from)
         self.priorities.forget_before(low)
+        self.milestones.forget_before(low)
+        self.gone.discard(0, low)
         self.runs_max = max(FEW_KEPT, 2 * len(self.priorities))
 
     # --- storing ---
 
     def encode(self) -> Stored:
+        self.all_groups()
         self.forget_settled()
         return Stored(
             number=self.number,
@@ -411,17 +582,23 @@ class Log:
             dedup=self.dedup.encode(),
             keys=self.keys,
             held_ids=self.held_ids,
-            groups={name: group.encode() for name, group in self.groups.items()},
+            groups={name: group.encode() for name, group in self.groups.items() if group.durable},
             sizes=self.sizes,
             published=self.published,
+            kind=self.kind,
+            gone=self.gone.encode(),
+            floor=self.floor,
+            kept_from=self.kept_from,
+            readers=self.readers,
+            milestones=self.milestones.encode(),
+            schedules=self.schedules,
         )
 
     @classmethod
     def decode(cls, stored: Stored) -> Log:
         """What `encode` gave."""
-        log = cls(
-            stored.number, stored.namespace, stored.name, msgspec.msgpack.decode(stored.policy, type=Policy)
-        )
+        policy = msgspec.msgpack.decode(stored.policy, type=Policy)
+        log = cls(stored.number, stored.namespace, stored.name, policy, stored.kind)
         # What was on its way when it was stored arrives yet, unless it was dropped.
         log.next_offset = log.arrived = log.dropped_before = stored.next_offset
         log.priorities = Runs(*stored.priorities)
@@ -437,12 +614,14 @@ class Log:
             for offset in group.overdue:
                 log.expiries.add(0, offset)
         log.published = stored.published
-        for _, offset in log.delayed.items():  # noqa: PERF102  # it is no dict
-            settled = sum(offset in group.settled for group in log.groups.values())
-            if settled == len(log.groups):
-                log.withdrawn += 1
-            elif settled:
-                log.awaited[offset] = settled
+        log.gone = RangeSet.decode(stored.gone)
+        log.floor, log.kept_from = stored.floor, stored.kept_from
+        log.readers = stored.readers
+        log.milestones = Milestones.decode(stored.milestones)
+        log.schedules = stored.schedules
+        for group in log.groups.values():
+            group.seen = log.arrived
+        log.recount_delayed()
         return log
 
 

@@ -27,9 +27,19 @@ def make_room(engine: Engine, log: Log, batch: Batch, now_us: int, change: Chang
         raise refusal(log, count, size)
     victims = _victims(log, too_many, too_large)
     log.dropped_before = max(log.dropped_before, *(offset + 1 for offset in victims))
-    for group in log.groups.values():
+    for group in log.all_groups():
         here = [offset for offset in victims if offset not in group.settled and offset not in group.leases]
         engine.settle(log, group, sorted(here), Outcome.DROPPED, now_us, change)
+
+
+def require_room(log: Log, count: int, size: int, ended: int) -> None:
+    """Refuse so many messages for which there is no room once some have ended, unless others are dropped for them."""
+    policy = log.policy
+    if policy.overflow == "reject" and (
+        (policy.max_depth is not None and log.depth - ended + count > policy.max_depth)
+        or (policy.max_bytes is not None and log.bytes + size > policy.max_bytes)
+    ):
+        raise refusal(log, count, size)
 
 
 def refusal(log: Log, count: int, size: int) -> QueueFull:
@@ -41,7 +51,7 @@ def refusal(log: Log, count: int, size: int) -> QueueFull:
 
 def _victims(log: Log, too_many: int, too_large: int) -> list[int]:
     """So many messages, of so many bytes, that would be delivered first."""
-    furthest = min(log.groups.values(), key=lambda found: len(found.settled), default=None)
+    furthest = min(log.all_groups(), key=lambda found: len(found.settled), default=None)
     victims: list[int] = []
     for offset in _first_to_go(log, furthest) if furthest is not None else ():
         if len(victims) >= too_many and too_large <= 0:

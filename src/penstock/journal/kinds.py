@@ -94,10 +94,10 @@ POSITIONS: Final = Kind(4, "positions", place="offset", time="time", columns={
     "reader": _UTF8, "offset": _I64, "time": _I64,
 })  # fmt: skip
 METADATA: Final = Kind(5, "metadata", place=None, time="time", columns={
-    "action": _I16, "name": _UTF8, "body": _BINARY, "time": _I64,
+    "action": _I16, "name": _UTF8, "body": _BINARY, "time": _I64, "about": _UTF8,
 })  # fmt: skip
 SCHEDULES: Final = Kind(6, "schedules", place=None, time="time", columns={
-    "id": _I64, "action": _I16, "due": _I64, "body": _BINARY, "time": _I64,
+    "name": _UTF8, "due": _I64, "body": _BINARY, "time": _I64,
 })  # fmt: skip
 CLEANED: Final = Kind(7, "cleaned", place=None, time="time", columns={
     "segment": _I64, "first": _I64, "last": _I64, "outcome": _I16, "time": _I64, "position": _I64,

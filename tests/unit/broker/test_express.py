@@ -183,6 +183,9 @@ def test_the_short_way_answers_something_else(steps: list[tuple[str, int]]) -> N
 
 def test_a_plain_queue_does_not_go_the_short_way(short: Place) -> None:
     queue, express = short.queue(), express_of(short)
+    assert queue.receive() is None  # it has a group from now on
+    queue.publish(b"first")
+    queue.purge()
     assert express.publish(queue._log, b"x")
     delivery = express.receive(queue._log, sync.Delivery, queue)
     assert delivery is not LATER
@@ -197,10 +200,12 @@ def test_a_plain_queue_does_not_go_the_short_way(short: Place) -> None:
 )  # fmt: skip
 def test_another_queue_goes_the_short_way(short: Place, policy: dict[str, Any]) -> None:
     queue, express = short.queue(**policy), express_of(short)
+    assert queue.receive() is None
     assert express.publish(queue._log, b"x") == 0
     assert express.receive(queue._log, sync.Delivery, queue) is LATER
     assert not express.ack(queue._log, 0, 1)
     plain = short.broker.queue("plain")
+    plain.publish(b"first")
     assert express.publish(plain._log, b"x")
     plain.alter(**policy)
     assert express.publish(plain._log, b"x") == 0
@@ -209,19 +214,20 @@ def test_another_queue_goes_the_short_way(short: Place, policy: dict[str, Any]) 
 def test_a_second_group_is_left_out(short: Place) -> None:
     queue = short.queue()
     queue.publish(b"0")
-    short.port.lease(queue._log, "late", 1, consumer=None, wait_us=0, keep=True).wait()
-    assert express_of(short).publish(queue._log, b"x") == 0
+    late = queue.group("late")
+    assert late.receive() is not None
     queue.publish(b"1")
-    found = short.port.lease(queue._log, "late", 9, consumer=None, wait_us=0, keep=True).wait()
-    assert list(found.offsets) == [1]
+    assert express_of(short).publish(queue._log, b"2") > 0
+    assert [one.offset for one in late.receive_many(9)] == [1, 2]
+    assert [one.offset for one in queue.receive_many(9)] == [0, 1, 2]
 
 
 def test_a_first_group_of_another_name_is_left_out(short: Place) -> None:
     queue = short.queue(ordering="key")
-    short.port.lease(queue._log, "early", 1, consumer=None, wait_us=0, keep=True).wait()
+    early = queue.group("early")
     queue.alter(ordering="fifo")
     queue.publish(b"0")
-    assert short.port.lease(queue._log, "early", 9, consumer=None, wait_us=0, keep=True).wait() is not None
+    assert early.receive() is not None
 
 
 # --- input ---

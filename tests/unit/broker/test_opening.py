@@ -19,7 +19,7 @@ from tests.conformance.oddities import Refusal, oddities
 
 def chances(broker: penstock.broker.sync.Broker) -> list[float]:
     port: Any = broker._port
-    return [port.monitor.engine._chance.unit() for _ in range(5)]
+    return [port.monitor.engine.chance.unit() for _ in range(5)]
 
 
 @pytest.mark.parametrize("where", ["memory", "disk"])

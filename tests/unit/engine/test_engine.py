@@ -449,5 +449,5 @@ def test_the_same_seed_gives_other_backoffs() -> None:
 
 def test_an_engine_that_knows_nothing_has_names() -> None:
     engine = Engine(seed=0, fetch=lambda *_: [], take_ids=lambda _n: [], make_room=lambda _n, _settling: None)
-    assert engine.names("default") == []
+    assert engine.of_namespace("default") == []
     assert engine.next_us is None

@@ -47,9 +47,12 @@ def test_nothing_has_a_range() -> None:
 
 def test_a_stored_number_changes() -> None:
     assert {one.name: one.value for one in Outcome} == {
-        "ACKED": 1, "RETRY": 2, "DEAD": 3, "EXPIRED": 4, "PURGED": 5, "RETURNED": 6, "DROPPED": 7, "REDRIVEN": 8
+        "ACKED": 1, "RETRY": 2, "DEAD": 3, "EXPIRED": 4, "PURGED": 5, "RETURNED": 6, "DROPPED": 7, "REDRIVEN": 8,
+        "UNSEEN": 9, "FILTERED": 10, "CANCELLED": 11,
     }  # fmt: skip
-    assert {one.name: one.value for one in Action} == {"DECLARE": 1, "ALTER": 2, "DELETE": 3}
+    assert {one.name: one.value for one in Action} == {
+        "DECLARE": 1, "ALTER": 2, "DELETE": 3, "SUBSCRIBE": 4, "UNSUBSCRIBE": 5, "SEEK": 6, "READER": 7, "FORGET": 8,
+    }  # fmt: skip
 
 
 @given(st.sets(st.integers(0, 60)), st.integers(1, 12))

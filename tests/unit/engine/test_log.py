@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from penstock.clock import SECOND_US
 from penstock.engine.change import Change
+from penstock.engine.group import Member
 from penstock.engine.log import FEW_KEPT, Log, Runs, is_plain
 from penstock.policy import Policy
 from tests.unit.engine.specimen import NOW, Machine
@@ -271,7 +272,7 @@ def test_the_next_moment_of_some_kind_is_missed() -> None:
     machine.settle(log, "nack", 0, delay_us=20 * SECOND_US)
     moments.append(log.next_us)
     assert moments == [NOW + seconds * SECOND_US for seconds in (90, 50, 40, 30, 20)]
-    log.consumers["c"] = None
+    log.group().members["c"] = Member(NOW)
     assert log.unused_us is None
 
 

@@ -434,7 +434,7 @@ class Machine(RuleBasedStateMachine):
     def agree(self) -> None:
         if not hasattr(self, "model"):
             return
-        assert sorted(self.engine.names("default")) == sorted(self.model.queues)
+        assert sorted(log.name for log in self.engine.of_namespace("default")) == sorted(self.model.queues)
         for name, queue in self.model.queues.items():
             log = self.harness.log(name)
             found, expected = self.counts(log), self.model.counts(name)

@@ -58,7 +58,7 @@ def write(path: Path) -> None:
                 Rows(SETTLEMENTS, 1, 3, {"group": "default", "offset": range(3), "outcome": [1, 2, 3], "attempt": [1, 2, 3],
                                          "due": [None, 7, None], "consumer": "c", "error": [None, "boom", "é"], "time": 3}),
                 Rows(POSITIONS, 1, 1, {"reader": "billing", "offset": 5, "time": 4}),
-                Rows(SCHEDULES, 2, 1, {"id": 77, "action": 1, "due": 99, "body": b"cron", "time": 5}),
+                Rows(SCHEDULES, 2, 1, {"name": "nightly", "due": 99, "body": b"cron", "time": 5}),
                 Rows(PRODUCER_COMMITS, 1, 1, {"producer": "query", "batch": 1, "part": 0, "final": 1, "time": 6}),
             ]
         )  # fmt: skip

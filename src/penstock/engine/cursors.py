@@ -1,0 +1,150 @@
+"""Groups as they come, go, and go elsewhere; and their consumers.
+
+What a group begins with depends on what is available at that moment, which depends on time and on the other groups. So what is recorded is not the wish but the outcome: which messages the group has
+behind it. Replaying needs no more than that, except where order is kept by key: then also the keys of messages that no other group remembers.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from penstock.engine.change import Change
+from penstock.engine.events import Action, Declared
+from penstock.engine.group import Group, Member, Terms
+from penstock.engine.log import Log
+from penstock.errors import BatchTooLarge
+from penstock.limits import FRAME_BYTES_MAX
+from penstock.ranges import RangeSet
+
+if TYPE_CHECKING:
+    from penstock.engine.engine import Engine
+
+#: Keys are asked for so many at a time.
+KEYS_AT_ONCE: Final = 1000
+
+
+class Cursor(msgspec.Struct, frozen=True, omit_defaults=True):
+    """What is recorded of a group: its terms, what it has behind it, and keys where they matter."""
+
+    settled: list[int]
+    terms: Terms = Terms()
+    keys: dict[int, str] = {}
+
+
+class Beginning(msgspec.Struct, frozen=True):
+    """Where a group is to begin, ready to be recorded."""
+
+    cursor: Cursor
+    body: bytes
+
+
+def beginning(engine: Engine, log: Log, offset: int, terms: Terms) -> Beginning:
+    """Everything available from an offset on. Nothing is changed yet."""
+    settled = log.unavailable(0, log.next_offset)
+    settled.add(0, min(offset, log.next_offset))
+    keys: dict[int, str] = {}
+    if log.policy.ordering == "key":
+        for gap in settled.gaps(0, log.arrived):
+            for start in range(gap.start, gap.stop, KEYS_AT_ONCE):
+                part = range(start, min(start + KEYS_AT_ONCE, gap.stop))
+                found = engine.fetch(log, part)
+                keys.update({o: one.key for o, one in zip(part, found, strict=True) if one and one.key})
+    cursor = Cursor(settled.encode(), terms, keys)
+    body = msgspec.msgpack.encode(cursor)
+    if len(body) > FRAME_BYTES_MAX // 2:
+        raise BatchTooLarge(
+            f"what is from offset {offset} of {log.name!r} on is too much to begin with at once: begin at a later offset"
+        )
+    return Beginning(cursor, body)
+
+
+def subscribe(
+    engine: Engine,
+    log: Log,
+    name: str,
+    begin: Beginning,
+    now_us: int,
+    change: Change,
+    *,
+    durable: bool = True,
+) -> Group:
+    """A new group. There must be none of that name."""
+    group = join(log, name, begin.cursor, durable=durable)
+    if durable:
+        change.events.append(Declared(log.number, Action.SUBSCRIBE, name, begin.body, now_us))
+    engine.stirred.add(log)
+    return group
+
+
+def join(log: Log, name: str, cursor: Cursor, *, durable: bool = True) -> Group:
+    group = Group(name, cursor.terms, durable=durable)
+    return log.join(group, RangeSet.decode(cursor.settled), cursor.keys)
+
+
+def unsubscribe(engine: Engine, log: Log, group: Group, now_us: int, change: Change) -> None:
+    """A group goes, and what only it needed goes with it."""
+    part(engine, log, group)
+    if group.durable:
+        change.events.append(Declared(log.number, Action.UNSUBSCRIBE, group.name, b"", now_us))
+
+
+def part(engine: Engine, log: Log, group: Group) -> None:
+    needed = group.settled.gaps(0, log.arrived)
+    log.part(group)
+    engine.release(log, needed)
+
+
+def seek(engine: Engine, log: Log, group: Group, begin: Beginning, now_us: int, change: Change) -> None:
+    """A group goes elsewhere: what it has in hand is taken from it, and attempts begin anew."""
+    place(engine, log, group, begin.cursor)
+    if group.durable:
+        change.events.append(Declared(log.number, Action.SEEK, group.name, begin.body, now_us))
+    engine.stirred.add(log)
+
+
+def place(engine: Engine, log: Log, group: Group, cursor: Cursor) -> None:
+    log.plain = None
+    needed = group.settled.gaps(0, log.arrived)
+    log.place(group, RangeSet.decode(cursor.settled), cursor.keys)
+    engine.release(log, needed)
+
+
+# --- consumers ---
+
+
+def attach(group: Group, consumer: str, now_us: int, silence_us: int | None) -> str:
+    """A consumer comes; the name it goes by, which is another one if that is taken."""
+    name, number = consumer, 1
+    while name in group.members:
+        number += 1
+        name = f"{consumer}~{number}"
+    group.members[name] = Member(now_us, silence_us)
+    return name
+
+
+def heard(group: Group, consumer: str | None, now_us: int) -> None:
+    """A consumer is alive."""
+    member = group.members.get(consumer) if consumer is not None else None
+    if member is not None:
+        member.heard_us = now_us
+
+
+def detach(engine: Engine, log: Log, group: Group, consumer: str, now_us: int, change: Change) -> None:
+    """A consumer goes: what it has goes back to its place. A group that lives only as long as its consumers may end."""
+    group.members.pop(consumer, None)
+    held = group.leases.held_for(consumer)
+    if held:
+        numbers = [group.leases.number_of(offset) for offset in held]
+        engine.give_back(log, group, held, numbers, now_us, change)
+    engine.stirred.add(log)
+    if not group.durable and not group.members and group.name in log.groups:
+        unsubscribe(engine, log, group, now_us, change)
+
+
+def bury_silent_members(engine: Engine, log: Log, group: Group, now_us: int, change: Change) -> None:
+    """Consumers that were to be heard of, and were not for too long, are thought dead."""
+    silent = [name for name, member in group.members.items() if (member.dead_us or now_us + 1) <= now_us]
+    for name in silent:
+        detach(engine, log, group, name, now_us, change)

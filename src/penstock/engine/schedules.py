@@ -1,0 +1,75 @@
+"""Messages at a time: cancelling one that is not due yet, and those that recur.
+
+A recurring message is published when it is due, and that it was is recorded in the same unit, with the moment when it is due next: so it fires once for each due time, whatever crashes in between. By which rule it
+recurs is the broker's business (`Engine.recur`); here it is bytes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from penstock.clock import SECOND_US
+from penstock.engine.change import Change
+from penstock.engine.events import Outcome, Scheduled
+from penstock.engine.log import Log, Schedule
+from penstock.errors import DiskFull, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.engine.engine import Engine
+
+#: More than a message of a schedule, and the record that it fired, take beside what they hold.
+OVERHEAD_BYTES: Final = 2048
+
+
+def put(
+    engine: Engine, log: Log, name: str, due_us: int | None, body: bytes, now_us: int, change: Change
+) -> None:
+    """Have a message recur from a moment on, in place of the one of that name; or no more."""
+    take_in(log, name, due_us, body)
+    change.events.append(Scheduled(log.number, name, due_us, body, now_us))
+    engine.set_alarm(log)
+
+
+def take_in(log: Log, name: str, due_us: int | None, body: bytes) -> None:
+    if due_us is None:
+        log.schedules.pop(name, None)
+    else:
+        log.schedules[name] = Schedule(due_us, body)
+
+
+def fire(engine: Engine, log: Log, now_us: int, change: Change) -> None:
+    """Publish what is due by now."""
+    if engine.recur is None:
+        return
+    for name, schedule in list(log.schedules.items()):
+        if schedule.next_us <= now_us:
+            firing = engine.recur(log, name, schedule.body, schedule.due_us, now_us)
+            size = sum(batch.size for batch in firing.batches) + len(schedule.body)
+            try:
+                engine.make_sure_of_room(
+                    change.bytes + size + OVERHEAD_BYTES * (1 + len(firing.batches)), False
+                )
+            except DiskFull:
+                schedule.again_us = now_us + SECOND_US
+                continue
+            change.cut()
+            for batch in firing.batches:
+                try:
+                    engine.publish(log, batch, now_us, change)
+                except (
+                    PenstockError
+                ):  # the log is full, or takes no such message any more: it counts as missed
+                    continue
+            put(engine, log, name, firing.due_us, schedule.body, now_us, change)
+            change.cut()
+
+
+def cancel(engine: Engine, log: Log, offset: int, now_us: int, change: Change) -> bool:
+    """Remove a message that is not due yet; False if it is due, was settled, or is not known."""
+    waits = any(found == offset for _, found in log.delayed.items())  # it is no dict
+    if not waits or log.is_settled(offset):
+        return False
+    for group in log.all_groups():
+        if offset not in group.settled:
+            engine.settle(log, group, range(offset, offset + 1), Outcome.CANCELLED, now_us, change)
+    return True
