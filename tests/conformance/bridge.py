@@ -18,7 +18,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Final
 
-_LIVE: Final = ("queue", "publish", "receive", "ack")
+_LIVE: Final = ("queue", "publish", "receive", "ack", "read")
 _END: Final = object()
 
 
