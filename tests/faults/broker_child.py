@@ -105,7 +105,7 @@ def _batches_in_two() -> None:
         first, *rest = messages
         return [*many(self, [first]), *many(self, rest)]
 
-    Queue.publish_many = publish_many  # type: ignore[method-assign]
+    Queue.publish_many = publish_many  # type: ignore[method-assign, assignment]
 
 
 SABOTAGE: Final[dict[str, Callable[[], None]]] = {

@@ -622,8 +622,11 @@ class Engine:
             dead.bury(self, log, group, last, letter.MAX_ATTEMPTS, None, now_us, change)
         self._put_back(log, group, [offset for offset in offsets if offset in group.leases], now_us, change)
 
-    def _expire(self, log: Log, now_us: int, change: Change) -> None:
-        """The time of messages is over. What is handed out is left to its consumer, and ends if it comes back."""
+    def _expire(self, log: Log, now_us: int, change: Change, *, of_the_past: bool = False) -> None:
+        """The time of messages is over. What is handed out is left to its consumer, and ends if it comes back.
+
+        What an earlier owner had handed out (`of_the_past`) came back when he ended, in its order among the others.
+        """
         next_us = log.expiries.next_us
         if next_us is None or next_us > now_us:
             return
@@ -631,6 +634,10 @@ class Engine:
         log.never_again(runs(offsets))
         for group in log.groups.values():
             over = sorted(offset for offset in offsets if offset not in group.settled)
+            for offset in over if of_the_past and group.leases else ():
+                if offset in group.leases:
+                    group.count_attempt(offset, now_us)
+                    group.put_back(offset)
             group.overdue.update(offset for offset in over if offset in group.leases)
             self._expire_here(
                 log, group, [offset for offset in over if offset not in group.leases], now_us, change
@@ -672,7 +679,7 @@ class Engine:
             retention.update(self, log, now_us)
             log.used_us = now_us
             log.fall_due(now_us)
-            self._expire(log, now_us, change)
+            self._expire(log, now_us, change, of_the_past=True)
             for group in log.groups.values():
                 self._end_leases(log, group, group.leases.offsets(), now_us, change)
             schedules.fire(self, log, now_us, change)

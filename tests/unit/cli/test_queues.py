@@ -93,7 +93,7 @@ def test_a_look_makes_a_queue(command: list[str], tmp_path: Path) -> None:
         broker.queue("others")
     result = run(*on(tmp_path / "q", command))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "no queue named 'orders'" in result.stderr
+    assert "the queue 'orders' does not exist" in result.stderr
     with penstock.open(tmp_path / "q") as broker:
         assert broker.list_queues() == ["others"]
 

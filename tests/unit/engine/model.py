@@ -425,7 +425,11 @@ class Model:
             self._fall_due(queue, now)
         for queue in list(self.queues.values()):
             over = [item for item in queue.pending if item.expires is not None and item.expires <= now]
-            self._expire(queue, [item for item in over if item.state != "leased"], now)
+            for item in over:
+                if item.state == "leased":
+                    item.state = "ready"
+                    item.failures += 1
+            self._expire(queue, over, now)
             self._end_leases(queue, queue.those("leased"), now)
         self.advance(now)
 
