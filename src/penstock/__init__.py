@@ -8,7 +8,7 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
 
 from penstock.broker.opening import open  # noqa: A004
-from penstock.broker.sync import Broker, Consumer, Delivery, Queue
+from penstock.broker.sync import Broker, Consumer, Delivery, Group, Queue, Reader, Topic, Transaction
 from penstock.errors import (
     BatchTooLarge,
     BrokerClosed,
@@ -50,6 +50,7 @@ __all__ = [
     "DiskFull",
     "Forbidden",
     "ForkedProcess",
+    "Group",
     "InvalidArgument",
     "InvalidName",
     "JournalFailed",
@@ -66,10 +67,13 @@ __all__ = [
     "QueueFull",
     "QueueNotFound",
     "QuotaExceeded",
+    "Reader",
     "Reject",
     "Retry",
     "ShardUnavailable",
+    "Topic",
     "TopicNotFound",
+    "Transaction",
     "Unauthorized",
     "Worker",
     "WrongKind",

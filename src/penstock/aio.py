@@ -1,6 +1,27 @@
 """The API for asyncio: `broker = await penstock.aio.open(…)`, and every method of its objects is a coroutine."""
 
-from penstock.broker.aio import Broker, Consumer, Delivery, Queue, open  # noqa: A004
+from penstock.broker.aio import (
+    Broker,
+    Consumer,
+    Delivery,
+    Group,
+    Queue,
+    Reader,
+    Topic,
+    Transaction,
+    open,  # noqa: A004
+)
 from penstock.broker.worker import AioWorker as Worker
 
-__all__ = ["Broker", "Consumer", "Delivery", "Queue", "Worker", "open"]
+__all__ = [
+    "Broker",
+    "Consumer",
+    "Delivery",
+    "Group",
+    "Queue",
+    "Reader",
+    "Topic",
+    "Transaction",
+    "Worker",
+    "open",
+]

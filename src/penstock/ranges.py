@@ -147,6 +147,11 @@ class RangeSet:
             return 0, 0
         return bisect_right(self._ends, start), bisect_left(self._starts, stop)
 
+    @property
+    def ranges(self) -> int:
+        """How many ranges it is made of."""
+        return len(self._starts)
+
     def __len__(self) -> int:
         return self._count
 

@@ -273,6 +273,10 @@ class Queue(Log):
         ).get()
         return Group(self, name)
 
+    async def delete_group(self, name: str) -> None:
+        """End a group with all that waits in it. A queue's own one is "default"; it is made again when it is needed."""
+        await self._port.close_group(self._log, calls.group_name(name)).get()
+
     async def depth(self) -> int:
         """How many messages are not yet settled."""
         return (await self.stats()).depth
@@ -301,10 +305,14 @@ class Topic(Log):
         if name is None and calls.flag("durable", durable):
             raise calls.nameless()
         group = calls.consumer_name(None) if name is None else calls.subscription_name(name)
-        await self._port.open_group(
-            self._log, group, filter=filter, strategy=None, start=calls.start(start), durable=calls.flag("durable", durable)
+        calls.prefetch(prefetch)
+        keep = not calls.flag("auto_ack", auto_ack)
+        given = await self._port.open_group(
+            self._log, group, filter=filter, strategy=None, start=calls.start(start),
+            durable=calls.flag("durable", durable), consumer=calls.consumer_name(consumer),
+            silence_us=calls.silence_us(heartbeat),
         ).get()  # fmt: skip
-        return await self._attach(group, consumer, prefetch, auto_ack, heartbeat)
+        return Consumer(self, group, str(given), keep=keep)
 
     async def subscription(self, name: str) -> Group:
         """The subscription of that name, which must exist: its consumers, its lag, and seeking."""
@@ -349,9 +357,8 @@ class Group:
 
     async def remove_consumer(self, name: str) -> None:
         """Take a consumer out: what it has goes to the others."""
-        await self._port.release(
-            self._of._log, self.name, calls.known_consumer(name, await self.consumers())
-        ).get()
+        known = calls.known_consumer(name, await self.consumers())
+        await self._port.release(self._of._log, self.name, known, retire=True).get()
 
     async def consumers(self) -> list[str]:
         """Their names, in the order in which they came."""
@@ -573,7 +580,7 @@ class Transaction:
     ) -> None:
         """Append a message to a queue or topic; a queue is made if there is none of that name."""
         message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
-        self._add(Operation(check_name(name, kind="queue name", reserved_ok=True), [message]))
+        self._add(Operation(check_name(name, kind="queue name", reserved_ok=True), [calls.whole(message)]))
 
     async def ack(self, delivery: Delivery) -> None:
         """It was processed: it never comes again."""

@@ -7,7 +7,7 @@ import logging
 import threading
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from penstock import argument
 from penstock.broker.deliveries import Leased
@@ -20,7 +20,7 @@ from penstock.clock import SECOND_US, Duration, duration_us, to_us
 from penstock.engine import letter
 from penstock.engine.filter import compile_filter
 from penstock.errors import BrokerClosed, InvalidArgument, LeaseLost, QueueNotFound, TopicNotFound
-from penstock.limits import COUNT_MAX, DELIVERIES_MAX, PREFETCH_MAX, PRIORITY_DEFAULT
+from penstock.limits import COUNT_MAX, DELIVERIES_MAX, MESSAGE_BYTES_MAX, PREFETCH_MAX, PRIORITY_DEFAULT
 from penstock.message import Message, check
 from penstock.names import check_name
 from penstock.policy import Policy, checked
@@ -67,6 +67,11 @@ def message(
         ttl=ttl,
         dedup_id=dedup_id,
     )
+
+
+def whole(message_: bytes | Message) -> bytes | Message:
+    """What a caller gave, checked now, and never changed by him later."""
+    return message_ if type(message_) is bytes else check(cast(Message, message_), MESSAGE_BYTES_MAX)
 
 
 def wait_us(timeout: Duration | None) -> int | None:

@@ -38,7 +38,7 @@ from penstock.broker.ticket import Answer, Recorded, Ticket
 from penstock.broker.trace import Step
 from penstock.broker.transaction import Transactions, held_in, settle
 from penstock.clock import Clock
-from penstock.engine import dead, schedules
+from penstock.engine import cursors, dead, schedules
 from penstock.engine.engine import dead_letter_target
 from penstock.engine.log import DEFAULT_GROUP, NOTHING_KEPT, Log, Plain, is_plain
 from penstock.errors import InvalidArgument, PolicyConflict, WrongKind
@@ -47,6 +47,7 @@ from penstock.limits import DELIVERIES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message
 from penstock.names import check_name, is_dead_letter_name
 from penstock.policy import Policy, altered, checked, differences
+from penstock.ranges import RangeSet
 
 #: Dead letters that go back in one unit, at the most, unless one alone is larger; and how many are looked at for that, while others wait.
 REDRIVEN_BYTES: Final = 8 << 20
@@ -272,11 +273,13 @@ class Embedded:
     # --- groups ---
 
     def open_group(
-        self, log: Handle, group: str, *, filter: str | None, strategy: str | None, start: Any, durable: bool
-    ) -> Ticket[None]:
+        self, log: Handle, group: str, *, filter: str | None, strategy: str | None, start: Any, durable: bool,
+        consumer: str | None = None, silence_us: int | None = None,
+    ) -> Ticket[str | None]:  # fmt: skip
         return self._grouping.open_group(
-            log, group, filter=filter, strategy=strategy, start=start, durable=durable
-        )
+            log, group, filter=filter, strategy=strategy, start=start, durable=durable, consumer=consumer,
+            silence_us=silence_us,
+        )  # fmt: skip
 
     def close_group(self, log: Handle, group: str) -> Ticket[None]:
         return self._grouping.close_group(log, group)
@@ -308,8 +311,8 @@ class Embedded:
     def attach(self, log: Handle, group: str, consumer: str, silence_us: int | None = None) -> Ticket[str]:
         return self._handing.attach(log, group, consumer, silence_us)
 
-    def release(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
-        return self._handing.release(log, group, consumer)
+    def release(self, log: Handle, group: str, consumer: str, *, retire: bool = False) -> Ticket[None]:
+        return self._handing.release(log, group, consumer, retire=retire)
 
     # --- settling ---
 
@@ -349,6 +352,7 @@ class Embedded:
         with self.monitor.lock, self.monitor.whole:
             now_us, _ = self.monitor.begin(settling=True)
             found = alive(log)
+            cursors.heard_from(held_in(found, receipts.group), receipts.offsets, now_us)
             self.monitor.engine.extend(
                 found, held_in(found, receipts.group), receipts.offsets, receipts.numbers, now_us + wait_us
             )
@@ -432,11 +436,11 @@ class Embedded:
         """
         chosen: list[int] = []
         size = seen = 0
-        group = log.group()
-        for gap in group.settled.gaps(span.start, span.stop):
+        settled = RangeSet(log.settled_by_all(span.start, span.stop))
+        for gap in settled.gaps(span.start, span.stop):
             for offset in gap:
                 batch = self.monitor.shelf.get(log.number, offset)
-                if batch is not None and offset not in group.leases:
+                if batch is not None and not dead.is_leased(log, offset):
                     message = message_of(batch, offset - batch.first)
                     if dead.has_way_back(self.monitor.engine, log, message.headers, target) and (
                         where is None or where(message)

@@ -27,8 +27,9 @@ class Grouping:
         self._reading = reading
 
     def open_group(
-        self, log: Handle, group: str, *, filter: str | None, strategy: Any, start: Any, durable: bool
-    ) -> Ticket[None]:
+        self, log: Handle, group: str, *, filter: str | None, strategy: Any, start: Any, durable: bool,
+        consumer: str | None = None, silence_us: int | None = None,
+    ) -> Ticket[str | None]:  # fmt: skip
         # As it is stored, it does not matter how it was spaced and quoted.
         wanted = None if filter is None else str(compile_filter(filter))
         with self.monitor.lock, self.monitor.whole:
@@ -37,15 +38,20 @@ class Grouping:
             here = found.groups.get(group)
             if here is not None:
                 _require_same(found, here, wanted, strategy, durable)
-                return Recorded(
-                    None, self.monitor.record(change)
-                )  # it may just have been made, by somebody else
-            engine = self.monitor.engine
-            offset = 0 if start == "earliest" else self._reading.offset_of(found, start)
-            begin = cursors.beginning(engine, found, offset, Terms(wanted, strategy))
-            self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + len(begin.body))
-            cursors.subscribe(engine, found, group, begin, now_us, change, durable=durable)
-            return Recorded(None, self.monitor.record(change)) if durable else Answer(None)
+            else:
+                engine = self.monitor.engine
+                offset = 0 if start == "earliest" else self._reading.offset_of(found, start)
+                begin = cursors.beginning(engine, found, offset, Terms(wanted, strategy))
+                self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + len(begin.body))
+                here = cursors.subscribe(engine, found, group, begin, now_us, change, durable=durable)
+            name = None if consumer is None else cursors.attach(here, consumer, now_us, silence_us)
+            if silence_us is not None:
+                self.monitor.engine.set_alarm(found)
+            if not durable:
+                self.monitor.follow()
+                return Answer(name)
+            # It may just have been made, by somebody else, and not be durable yet.
+            return Recorded(name, self.monitor.record(change))
 
     def close_group(self, log: Handle, group: str) -> Ticket[None]:
         with self.monitor.lock, self.monitor.whole:
@@ -112,5 +118,5 @@ def _require_same(log: Log, group: Group, filter: str | None, strategy: Any, dur
             what = "subscription" if log.kind == "topic" else "group"
             raise PolicyConflict(
                 f"the {what} {group.name!r} of {log.name!r} exists with {field}={stored[field]!r}, not {value!r}: "
-                f"give the same, or end it first"
+                "give the same, or end it first"
             )

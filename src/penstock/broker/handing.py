@@ -18,7 +18,7 @@ from penstock.engine.change import Change
 from penstock.engine.group import Group, Terms
 from penstock.engine.log import DEFAULT_GROUP, Kind, Log
 from penstock.engine.strategy import Want, shares
-from penstock.errors import InvalidArgument, PenstockError, QueueNotFound, TopicNotFound
+from penstock.errors import BrokerClosed, InvalidArgument, PenstockError, QueueNotFound, TopicNotFound
 from penstock.journal.kinds import LEASES, METADATA
 
 
@@ -38,6 +38,10 @@ class Handing:
             found = alive(log)
             found.used_us = now_us
             here = self.group_of(found, group, now_us)
+            if consumer in here.retired:
+                raise BrokerClosed(
+                    f"the consumer {consumer!r} was taken out, or thought dead, and what it had went to others: subscribe again"
+                )
             cursors.heard(here, consumer, now_us)
             deadline_us = None if wait_us is None else now_us + wait_us
             ticket = self._try_lease(found, here, count, consumer, keep, now_us, change)
@@ -206,7 +210,7 @@ class Handing:
                 self.monitor.follow()
             return Answer(name)
 
-    def release(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
+    def release(self, log: Handle, group: str, consumer: str, *, retire: bool = False) -> Ticket[None]:
         with self.monitor.lock, self.monitor.whole:
             if self.monitor.failure is not None:
                 return Answer(None)  # it has nothing any more
@@ -217,7 +221,9 @@ class Handing:
                 for waiting in self.monitor.lines.of(found, group):
                     if waiting.consumer == consumer:
                         self.monitor.answer(waiting, NOTHING)
-                cursors.detach(self.monitor.engine, found, found.group(group), consumer, now_us, change)
+                cursors.detach(
+                    self.monitor.engine, found, found.group(group), consumer, now_us, change, retire=retire
+                )
                 self.monitor.engine.use(found, now_us)
                 self.dismiss(found)
             if change:

@@ -183,9 +183,10 @@ class Port(Protocol):
         ...
 
     def open_group(
-        self, log: Handle, group: str, *, filter: str | None, strategy: str | None, start: Any, durable: bool
-    ) -> Ticket[None]:
-        """A group of that name, made if it does not exist; what is given must be what is stored."""
+        self, log: Handle, group: str, *, filter: str | None, strategy: str | None, start: Any, durable: bool,
+        consumer: str | None = None, silence_us: int | None = None,
+    ) -> Ticket[str | None]:  # fmt: skip
+        """A group of that name, made if it does not exist; what is given must be what is stored. A consumer may come with it: see `attach`."""
         ...
 
     def close_group(self, log: Handle, group: str) -> Ticket[None]:
@@ -229,8 +230,8 @@ class Port(Protocol):
         """A consumer is alive; False if it was thought dead, and what it had was given to others."""
         ...
 
-    def release(self, log: Handle, group: str, consumer: str) -> Ticket[None]:
-        """A consumer goes: what it has goes back to its place."""
+    def release(self, log: Handle, group: str, consumer: str, *, retire: bool = False) -> Ticket[None]:
+        """A consumer goes, or is taken out (`retire`): what it has goes back to its place."""
         ...
 
     def extend(self, log: Handle, receipts: Receipts, wait_us: int) -> Ticket[None]:

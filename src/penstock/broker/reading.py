@@ -195,4 +195,7 @@ def missed(log: Log, start: int, stop: int) -> int:
     """How many messages from an offset on were dropped because nothing kept them any longer, in a log that keeps them for a time."""
     if log.floor == NOTHING_KEPT or start >= log.kept_from:
         return 0
-    return sum(map(len, log.released(start, min(stop, log.kept_from))))
+    stop = min(stop, log.kept_from)
+    return sum(
+        len(part) for run in log.gone.gaps(start, stop) for part in log.settled_by_all(run.start, run.stop)
+    )

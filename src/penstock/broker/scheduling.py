@@ -12,6 +12,7 @@ A message says which due time it is for: in the headers `x-schedule` (the name) 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, get_args
 
@@ -23,7 +24,7 @@ from penstock.clock import SECOND_US, to_datetime
 from penstock.engine.change import Firing, Recur
 from penstock.engine.events import Batch
 from penstock.engine.log import Log
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.message import Message
 
 Missed = Literal["once", "skip", "all"]
@@ -33,6 +34,8 @@ MADE_UP_MAX: Final = 1000
 
 #: Later than this, a due time was missed: somebody slept, or the broker was closed.
 LATE_US: Final = 60 * SECOND_US
+
+_LOG: Final = logging.getLogger("penstock.broker")
 
 NAME: Final = "x-schedule"
 DUE: Final = "x-due"
@@ -84,9 +87,17 @@ def recur(take_ids: Callable[[int], Sequence[int]]) -> Recur:
     """What the engine asks when something is due."""
 
     def fire(log: Log, name: str, body: bytes, due_us: int, now_us: int) -> Firing:
-        del log
         found = msgspec.msgpack.decode(body, type=Recurring)
-        dues = _due_now(found, due_us, now_us)
+        try:
+            dues = _due_now(found, due_us, now_us)
+        except PenstockError as error:
+            _LOG.warning(
+                "the schedule %r of %r cannot be followed now, and will be tried again: %s",
+                name,
+                log.name,
+                error,
+            )
+            raise
         return Firing(
             [_batch(found, name, due, now_us, take_ids) for due in dues],
             next_due_us(found.when, max(now_us, due_us)),

@@ -283,6 +283,10 @@ class Queue(Log):
         ).wait()
         return Group(self, name)
 
+    def delete_group(self, name: str) -> None:
+        """End a group with all that waits in it. A queue's own one is "default"; it is made again when it is needed."""
+        self._port.close_group(self._log, calls.group_name(name)).wait()
+
     def depth(self) -> int:
         """How many messages are not yet settled."""
         return self.stats().depth
@@ -311,10 +315,14 @@ class Topic(Log):
         if name is None and calls.flag("durable", durable):
             raise calls.nameless()
         group = calls.consumer_name(None) if name is None else calls.subscription_name(name)
-        self._port.open_group(
-            self._log, group, filter=filter, strategy=None, start=calls.start(start), durable=calls.flag("durable", durable)
+        calls.prefetch(prefetch)
+        keep = not calls.flag("auto_ack", auto_ack)
+        given = self._port.open_group(
+            self._log, group, filter=filter, strategy=None, start=calls.start(start),
+            durable=calls.flag("durable", durable), consumer=calls.consumer_name(consumer),
+            silence_us=calls.silence_us(heartbeat),
         ).wait()  # fmt: skip
-        return self._attach(group, consumer, prefetch, auto_ack, heartbeat)
+        return Consumer(self, group, str(given), keep=keep)
 
     def subscription(self, name: str) -> Group:
         """The subscription of that name, which must exist: its consumers, its lag, and seeking."""
@@ -359,7 +367,8 @@ class Group:
 
     def remove_consumer(self, name: str) -> None:
         """Take a consumer out: what it has goes to the others."""
-        self._port.release(self._of._log, self.name, calls.known_consumer(name, self.consumers())).wait()
+        known = calls.known_consumer(name, self.consumers())
+        self._port.release(self._of._log, self.name, known, retire=True).wait()
 
     def consumers(self) -> list[str]:
         """Their names, in the order in which they came."""
@@ -579,7 +588,7 @@ class Transaction:
     ) -> None:
         """Append a message to a queue or topic; a queue is made if there is none of that name."""
         message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
-        self._add(Operation(check_name(name, kind="queue name", reserved_ok=True), [message]))
+        self._add(Operation(check_name(name, kind="queue name", reserved_ok=True), [calls.whole(message)]))
 
     def ack(self, delivery: Delivery) -> None:
         """It was processed: it never comes again."""

@@ -32,7 +32,17 @@ import msgspec
 
 from penstock.clock import SECOND_US, to_datetime
 from penstock.engine.change import Declaration
-from penstock.engine.events import Action, Declared, Event, Leased, Outcome, Published, Settled
+from penstock.engine.events import (
+    Action,
+    Declared,
+    Event,
+    Leased,
+    Outcome,
+    Positioned,
+    Published,
+    Scheduled,
+    Settled,
+)
 from penstock.engine.letter import ORIGIN_ID
 
 NameOf = Callable[[int], tuple[str, str] | None]
@@ -180,6 +190,8 @@ class Tracer:
                 copies = copies or (type(entry) is _Publication and entry[4] is not None)
                 rows += len(event.batch.ids)  # type: ignore[union-attr]
                 kept.append(entry)
+            elif kind is Positioned or kind is Scheduled:
+                continue  # of no message
             elif kind is Declared:
                 rows += event.action == Action.DELETE  # type: ignore[union-attr]  # its name is kept: see `_learn`
             else:

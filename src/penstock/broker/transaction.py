@@ -20,17 +20,17 @@ from penstock.broker.handing import alive, not_found
 from penstock.broker.monitor import Monitor
 from penstock.broker.port import Handle, How, Operation, Receipts
 from penstock.broker.ticket import Answer, Recorded, Ticket
-from penstock.engine import dead, overflow
+from penstock.engine import cursors, dead, overflow
 from penstock.engine.change import Change
-from penstock.engine.engine import Engine, check_sizes
+from penstock.engine.engine import Engine, check_sizes, dead_letter_target
 from penstock.engine.events import Batch
 from penstock.engine.group import Group
 from penstock.engine.log import Log
 from penstock.engine.pattern import compile_pattern, is_pattern
-from penstock.errors import BatchTooLarge, InvalidArgument, LeaseLost
+from penstock.errors import BatchTooLarge, InvalidArgument, LeaseLost, PenstockError, QueueNotFound
 from penstock.journal.kinds import MESSAGES
 from penstock.message import Message
-from penstock.names import check_name
+from penstock.names import check_name, is_dead_letter_name
 from penstock.policy import Policy
 
 #: Steps of one transaction. Each may be a section of its frame, or two.
@@ -52,6 +52,7 @@ def settle(
 ) -> None:  # fmt: skip
     """End leases, all or none."""
     offsets, numbers = receipts.offsets, receipts.numbers
+    cursors.heard_from(group, offsets, now_us)
     if how == "ack":
         engine.ack(log, group, offsets, numbers, now_us, change)
     elif how == "nack":
@@ -63,13 +64,110 @@ def settle(
 
 
 class _Plan:
-    """What a transaction will do, once it is known that it can."""
+    """What a transaction will do, and how full logs are then: made step by step, each refused if it cannot be done."""
 
-    def __init__(self) -> None:
-        self.new: dict[str, Batch] = {}
+    def __init__(self, engine: Engine, namespace: str, now_us: int) -> None:
+        self._engine = engine
+        self._namespace = namespace
+        self._now_us = now_us
         self.settles: list[tuple[Log, Group, Operation, Receipts]] = []
         self.publishes: list[tuple[Log | str, Batch]] = []
         self.bytes = 0
+        self._ended: dict[Log, dict[str, set[int]]] = {}  # offsets that are settled for good, by group
+        self._held: set[tuple[Log, str, int]] = set()
+        self._coming: dict[Log, tuple[int, int]] = {}  # messages and bytes, by log
+        self._repeated: dict[Log | str, set[str]] = {}
+
+    def settle(self, step: Operation, receipts: Receipts) -> None:
+        log = alive(step.log)  # type: ignore[arg-type]
+        if log.namespace != self._namespace:
+            raise InvalidArgument(
+                f"a delivery of the namespace {log.namespace!r} cannot be settled in a transaction of {self._namespace!r}: "
+                "begin it where the delivery is from"
+            )
+        group = held_in(log, receipts.group)
+        group.require_leases(receipts.offsets, receipts.numbers)
+        for offset in receipts.offsets:
+            if (log, group.name, offset) in self._held:
+                raise InvalidArgument(
+                    f"message {offset} of {log.name!r} is settled twice in one transaction: settle it once"
+                )
+            self._held.add((log, group.name, offset))
+        self.settles.append((log, group, step, receipts))
+        self.bytes += SECTION_OVERHEAD_BYTES + 32 * len(receipts.offsets) + 4 * len(step.error or "")
+        over = receipts.offsets
+        if step.how != "ack":  # some may go to the dead letters, which hold all of them once more
+            if step.how == "nack":
+                over = self._engine.at_their_last(log, group, receipts.offsets)
+            self.bytes += DECLARATION_BYTES_MAX + dead.buried_bytes(self._engine, log, receipts.offsets)
+            self._letters(log, over)
+        self._ended.setdefault(log, {}).setdefault(group.name, set()).update(over)
+
+    def _letters(self, log: Log, offsets: list[int]) -> None:
+        """Dead letters come whether there is room or not; what is published beside them must find some."""
+        grave = (
+            None
+            if is_dead_letter_name(log.name)
+            else self._engine.find(log.namespace, dead_letter_target(log))
+        )
+        if grave is not None and offsets:
+            count, size = self._coming.get(grave, (0, 0))
+            found = self._engine.fetch(log, offsets)
+            payloads = sum(len(one.payload) for one in found if one is not None)
+            self._coming[grave] = (count + len(offsets), size + payloads)
+
+    def publish(self, step: Operation) -> None:
+        target: Handle | str = step.log
+        if isinstance(target, str):
+            name = check_name(target, kind="queue name", reserved_ok=True)
+            target = self._engine.find(self._namespace, name) or check_name(name, kind="queue name")
+        log = None if isinstance(target, str) else alive(target)
+        policy = log.policy if log is not None else Policy.of()
+        batch = compose.batch_of(list(step.messages), policy, self._now_us)
+        check_sizes(policy, batch)
+        self.publishes.append((log if log is not None else str(target), batch))
+        self.bytes += bytes_of(batch) + (DECLARATION_BYTES_MAX if log is None else 0)
+        if log is None:
+            return
+        fresh = self._without_repeats(log, batch)
+        if fresh is not None:
+            count, size = self._coming.get(log, (0, 0))
+            self._coming[log] = (count + len(fresh.payloads), size + fresh.size)
+            overflow.require_room(log, *self._coming[log], *self._left(log))
+
+    def _without_repeats(self, log: Log, batch: Batch) -> Batch | None:
+        """What of a batch was not published before, be it in the same transaction."""
+        if batch.dedup_id is None:
+            if log.policy.delivery == "exactly-once":
+                raise InvalidArgument(
+                    f"{log.name!r} promises exactly-once: give each message a dedup_id by which a repetition is known"
+                )
+            return batch
+        batch.ids = range(len(batch.payloads))  # to be replaced
+        log.dedup.expire(self._now_us)
+        fresh, _ = log.without_repeats(batch, self._now_us)
+        if fresh is None:
+            return None
+        seen = self._repeated.setdefault(log, set())
+        rows = [row for row, one in enumerate(fresh.dedup_id or ()) if one is None or one not in seen]
+        seen.update(one for one in fresh.dedup_id or () if one is not None)
+        return fresh.rows(rows) if rows else None
+
+    def _left(self, log: Log) -> tuple[int, int]:
+        """How many messages a log has, and of how many bytes, once everything is settled that is to be."""
+        ended = self._ended.get(log)
+        if ended is None:
+            return log.depth, log.bytes
+        settled = min(len(group.settled) + len(ended.get(name, ())) for name, group in log.groups.items())
+        over = set().union(*ended.values())
+        freed = sum(
+            log.sizes.get(offset, 0)
+            for offset in over
+            if all(
+                offset in group.settled or offset in ended.get(name, ()) for name, group in log.groups.items()
+            )
+        )
+        return log.next_offset - settled, log.bytes - freed
 
 
 class Transactions:
@@ -92,6 +190,13 @@ class Transactions:
             return self._carried_out(namespace, plan, now_us)
 
     def _carried_out(self, namespace: str, plan: _Plan, now_us: int) -> Ticket[list[int]]:
+        try:
+            return self._done(namespace, plan, now_us)
+        except PenstockError as error:  # the plan was wrong: something is done, and something is not
+            self.monitor.fail(error)
+            raise
+
+    def _done(self, namespace: str, plan: _Plan, now_us: int) -> Ticket[list[int]]:
         engine, change = self.monitor.engine, Change(whole=True)
         for log, group, step, receipts in plan.settles:
             settle(engine, log, group, receipts, step.how, step.delay_us, step.error, now_us, change)
@@ -107,78 +212,20 @@ class Transactions:
             self.monitor.settled.notify_all()
         return Recorded(ids, self.monitor.record(change))
 
-    # --- whether it can be done ---
-
     def _planned(self, namespace: str, operations: Sequence[Operation], now_us: int) -> _Plan:
-        plan = _Plan()
-        ended: dict[Log, int] = {}
-        once: set[tuple[Log, str, int]] = set()
+        """What is to be done, if all of it can be."""
+        plan = _Plan(self.monitor.engine, namespace, now_us)
         for step in operations:
             if step.receipts is not None:
-                self._plan_settling(plan, step, step.receipts, ended, once)
-        coming: dict[Log, tuple[int, int]] = {}
+                plan.settle(step, step.receipts)
         for step in operations:
             if step.messages:
-                self._plan_publishing(plan, namespace, step, ended, coming, now_us)
+                plan.publish(step)
         if plan.bytes > limits.FRAME_BYTES_MAX:
             raise BatchTooLarge(
                 f"a transaction of {plan.bytes} bytes is over the bound of {limits.FRAME_BYTES_MAX} bytes: make it several"
             )
         return plan
-
-    def _plan_settling(
-        self, plan: _Plan, step: Operation, receipts: Receipts, ended: dict[Log, int], once: set[tuple[Log, str, int]]
-    ) -> None:  # fmt: skip
-        log = alive(step.log)  # type: ignore[arg-type]
-        group = held_in(log, receipts.group)
-        group.require_leases(receipts.offsets, receipts.numbers)
-        for offset in receipts.offsets:
-            if (log, group.name, offset) in once:
-                raise InvalidArgument(
-                    f"message {offset} of {log.name!r} is settled twice in one transaction: settle it once"
-                )
-            once.add((log, group.name, offset))
-        plan.settles.append((log, group, step, receipts))
-        plan.bytes += SECTION_OVERHEAD_BYTES + 32 * len(receipts.offsets) + 4 * len(step.error or "")
-        if step.how == "ack":
-            if len(log.groups) == 1:
-                ended[log] = ended.get(log, 0) + len(receipts.offsets)
-        else:  # it may go to the dead letters, which hold all of it once more
-            plan.bytes += DECLARATION_BYTES_MAX + dead.buried_bytes(
-                self.monitor.engine, log, receipts.offsets
-            )
-
-    def _plan_publishing(
-        self, plan: _Plan, namespace: str, step: Operation, ended: dict[Log, int],
-        coming: dict[Log, tuple[int, int]], now_us: int,
-    ) -> None:  # fmt: skip
-        target: Handle | str = step.log
-        if isinstance(target, str):
-            name = check_name(target, kind="queue name", reserved_ok=True)
-            target = self.monitor.engine.find(namespace, name) or check_name(name, kind="queue name")
-        log = None if isinstance(target, str) else alive(target)
-        policy = log.policy if log is not None else Policy.of()
-        batch = compose.batch_of(list(step.messages), policy, now_us)
-        check_sizes(policy, batch)
-        plan.publishes.append((log if log is not None else str(target), batch))
-        plan.bytes += bytes_of(batch) + (DECLARATION_BYTES_MAX if log is None else 0)
-        if log is None:
-            return
-        fresh = batch
-        if batch.dedup_id is not None or policy.delivery == "exactly-once":
-            batch.ids = range(len(batch.payloads))  # to be replaced
-            log.dedup.expire(now_us)
-            found, _ = log.without_repeats(batch, now_us) if batch.dedup_id is not None else (batch, [])
-            if batch.dedup_id is None:
-                raise InvalidArgument(
-                    f"{log.name!r} promises exactly-once: give each message a dedup_id by which a repetition is known"
-                )
-            if found is None:
-                return
-            fresh = found
-        count, size = coming.get(log, (0, 0))
-        coming[log] = (count + len(fresh.payloads), size + fresh.size)
-        overflow.require_room(log, *coming[log], ended.get(log, 0))
 
     # --- one message to many logs ---
 
@@ -194,7 +241,9 @@ class Transactions:
             if not logs:
                 if not is_pattern(wanted.text):
                     raise not_found("queue", wanted.text)
-                raise not_found("queue", wanted.text, "matches no queue or topic")
+                raise QueueNotFound(
+                    f"no queue or topic matches {wanted.text!r}: create one first, or take another pattern"
+                )
             plan = self._planned(namespace, [Operation(log, [message]) for log in logs], now_us)
             self.monitor.require_room(MESSAGES, plan.bytes)
             ticket = self._carried_out(namespace, plan, now_us)

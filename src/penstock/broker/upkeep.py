@@ -120,13 +120,16 @@ class Upkeep:
         """Keep the engine's state. What is on its way will have arrived when the barrier is reached."""
         with self._monitor.lock, self._monitor.whole:
             self._require_trust()
+            now_us = self._monitor.now()
+            for log in self._monitor.engine.logs.values():
+                if log.plain is not None:  # what goes the short way is not noted each time
+                    log.milestones.peak = max(log.milestones.peak, now_us)
             state = self._monitor.engine.encode()
             coming = [
                 (log.number, first, batch)
                 for unit in self._monitor.on_the_way
                 for log, first, batch in unit.arrivals
             ]
-            now_us = self._monitor.now()
             barrier = self._journal.barrier()
         if coming:
             twin = Engine(

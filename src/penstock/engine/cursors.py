@@ -85,30 +85,30 @@ def join(log: Log, name: str, cursor: Cursor, *, durable: bool = True) -> Group:
 
 def unsubscribe(engine: Engine, log: Log, group: Group, now_us: int, change: Change) -> None:
     """A group goes, and what only it needed goes with it."""
-    part(engine, log, group)
+    part(engine, log, group, now_us)
     if group.durable:
         change.events.append(Declared(log.number, Action.UNSUBSCRIBE, group.name, b"", now_us))
 
 
-def part(engine: Engine, log: Log, group: Group) -> None:
+def part(engine: Engine, log: Log, group: Group, now_us: int) -> None:
     needed = group.settled.gaps(0, log.arrived)
     log.part(group)
-    engine.release(log, needed)
+    engine.release(log, needed, now_us)
 
 
 def seek(engine: Engine, log: Log, group: Group, begin: Beginning, now_us: int, change: Change) -> None:
     """A group goes elsewhere: what it has in hand is taken from it, and attempts begin anew."""
-    place(engine, log, group, begin.cursor)
+    place(engine, log, group, begin.cursor, now_us)
     if group.durable:
         change.events.append(Declared(log.number, Action.SEEK, group.name, begin.body, now_us))
     engine.stirred.add(log)
 
 
-def place(engine: Engine, log: Log, group: Group, cursor: Cursor) -> None:
+def place(engine: Engine, log: Log, group: Group, cursor: Cursor, now_us: int) -> None:
     log.plain = None
     needed = group.settled.gaps(0, log.arrived)
     log.place(group, RangeSet.decode(cursor.settled), cursor.keys)
-    engine.release(log, needed)
+    engine.release(log, needed, now_us)
 
 
 # --- consumers ---
@@ -117,7 +117,7 @@ def place(engine: Engine, log: Log, group: Group, cursor: Cursor) -> None:
 def attach(group: Group, consumer: str, now_us: int, silence_us: int | None) -> str:
     """A consumer comes; the name it goes by, which is another one if that is taken."""
     name, number = consumer, 1
-    while name in group.members:
+    while name in group.members or name in group.retired:
         number += 1
         name = f"{consumer}~{number}"
     group.members[name] = Member(now_us, silence_us)
@@ -131,9 +131,33 @@ def heard(group: Group, consumer: str | None, now_us: int) -> None:
         member.heard_us = now_us
 
 
-def detach(engine: Engine, log: Log, group: Group, consumer: str, now_us: int, change: Change) -> None:
-    """A consumer goes: what it has goes back to its place. A group that lives only as long as its consumers may end."""
-    group.members.pop(consumer, None)
+def heard_from(group: Group, offsets: list[int], now_us: int) -> None:
+    """Whoever has messages in hand does something with them: it is alive."""
+    if group.members:
+        for lease in set(group.leases.of(offsets)):
+            if lease is not None:
+                heard(group, lease.consumer, now_us)
+
+
+def detach(
+    engine: Engine,
+    log: Log,
+    group: Group,
+    consumer: str,
+    now_us: int,
+    change: Change,
+    *,
+    retire: bool = False,
+) -> None:
+    """A consumer goes: what it has goes back to its place. A group that lives only as long as its consumers may end.
+
+    One that does not go by itself (`retire`) keeps its name, so that what it does later is not taken for another one's.
+    """
+    if consumer in group.retired:
+        group.retired.discard(consumer)
+        return
+    if group.members.pop(consumer, None) is not None and retire:
+        group.retired.add(consumer)
     held = group.leases.held_for(consumer)
     if held:
         numbers = [group.leases.number_of(offset) for offset in held]
@@ -147,4 +171,4 @@ def bury_silent_members(engine: Engine, log: Log, group: Group, now_us: int, cha
     """Consumers that were to be heard of, and were not for too long, are thought dead."""
     silent = [name for name, member in group.members.items() if (member.dead_us or now_us + 1) <= now_us]
     for name in silent:
-        detach(engine, log, group, name, now_us, change)
+        detach(engine, log, group, name, now_us, change, retire=True)

@@ -135,10 +135,9 @@ def redrive(
 
     What is handed out, or settled, is left where it is. If the first has no room it is `QueueFull`.
     """
-    group = log.group()
     moved: list[int] = []
     for offset, content in zip(offsets, engine.fetch(log, offsets), strict=True):
-        if content is None or offset in group.settled or offset in group.leases:
+        if content is None or log.is_settled(offset) or is_leased(log, offset):
             continue
         headers = content.headers or {}
         target = to or origin(engine, log, headers)
@@ -157,8 +156,15 @@ def redrive(
             back.expires_at = now_us + round(target.policy.ttl * SECOND_US)
         engine.append(target, back, change)
         moved.append(offset)
-    engine.settle(log, group, sorted(moved), Outcome.REDRIVEN, now_us, change)
+    for group in log.all_groups():
+        here = [offset for offset in sorted(moved) if offset not in group.settled]
+        engine.settle(log, group, here, Outcome.REDRIVEN, now_us, change)
     return moved
+
+
+def is_leased(log: Log, offset: int) -> bool:
+    """Whether somebody has it in hand, in whichever group."""
+    return any(offset in group.leases for group in log.groups.values())
 
 
 def _fits(log: Log, batch: Batch) -> bool:

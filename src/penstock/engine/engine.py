@@ -32,6 +32,7 @@ from penstock.engine import log as logs
 from penstock.engine.chance import Chance
 from penstock.engine.change import Change, Choose, Declaration, Fetch, Grant, Recur
 from penstock.engine.events import (
+    EVERYBODY,
     FOR_EVERYBODY,
     Action,
     Batch,
@@ -148,7 +149,11 @@ class Engine:
         kind: logs.Kind = "queue",
     ) -> Log:
         """A new log. There must be none of that name."""
-        _require_other(name, policy)
+        self._require_grave(namespace, name, policy)
+        if kind == "topic" and self._dead_targets.get((namespace, name)):
+            raise WrongKind(
+                f"{name!r} is named as the place of dead letters, which must be a queue: take another name for the topic"
+            )
         log = self.add(self._next_log, namespace, name, policy, kind)
         self.use(log, now_us)
         change.events.append(_declared(log, Action.DECLARE, now_us))
@@ -162,8 +167,9 @@ class Engine:
 
     def alter(self, log: Log, policy: Policy, now_us: int, change: Change) -> None:
         """Change a log's policy, from now on."""
-        _require_other(log.name, policy)
+        self._require_grave(log.namespace, log.name, policy)
         self.aim(log, -1)
+        log.milestones.peak = max(log.milestones.peak, now_us)  # not all that was published was noted
         log.policy = policy
         self.aim(log, 1)
         retention.update(self, log, now_us)
@@ -175,6 +181,20 @@ class Engine:
         """A log is gone with all that is in it."""
         change.events.append(_declared(log, Action.DELETE, now_us))
         self.forget(log)
+
+    def _require_grave(self, namespace: str, name: str, policy: Policy) -> None:
+        """Dead letters go to another log, which is a queue: what nobody subscribes to would be lost."""
+        if policy.dead_letter is None:
+            return
+        if policy.dead_letter == name:
+            raise InvalidArgument(
+                f"{name!r} cannot hold its own dead letters; name another queue, or none for {name}.dlq"
+            )
+        found = self.find(namespace, policy.dead_letter)
+        if found is not None and found.kind == "topic":
+            raise WrongKind(
+                f"{policy.dead_letter!r} is a topic, and dead letters go to a queue: name a queue, or none for {name}.dlq"
+            )
 
     def add(self, number: int, namespace: str, name: str, policy: Policy, kind: logs.Kind) -> Log:
         log = Log(number, namespace, name, policy, kind)
@@ -267,12 +287,14 @@ class Engine:
             if log.kept_from < logs.NOTHING_KEPT:
                 retention.update(self, log, now_us)
             elif not log.groups:  # a topic that nobody listens to
-                self.release(log, [range(first, log.arrived)])
+                self.release(log, [range(first, log.arrived)], now_us)
             self.stirred.add(log)
 
-    def release(self, log: Log, offsets: Iterable[range]) -> None:
-        """Messages were settled: what no group needs any more, and nothing keeps, is stored no longer."""
+    def release(self, log: Log, offsets: Iterable[range], now_us: int) -> None:
+        """Messages are needed by one group less: what none needs any more, and nothing keeps, is stored no longer."""
         for run in offsets:
+            for part in log.settled_by_all(run.start, run.stop):
+                log.forget(part, now_us)
             self.released += [(log, part) for part in log.released(run.start, run.stop)]
 
     # --- leasing ---
@@ -351,6 +373,10 @@ class Engine:
             group.leases.extend(offset, deadline_us)
         self._set_alarm_at(log, deadline_us)
 
+    def never_again(self, log: Log, offsets: Iterable[range]) -> None:
+        """Messages are for nobody who comes anew, or goes back; those that were only kept are stored no longer."""
+        self.released += [(log, run) for run in log.never_again(offsets)]
+
     def lose(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
         """Messages that are stored no more cannot be handed out: their life is over."""
         self.settle(log, group, rising(offsets), Outcome.DROPPED, now_us, change)
@@ -385,7 +411,7 @@ class Engine:
             self,
             log,
             group,
-            self._at_their_last(log, group, given),
+            self.at_their_last(log, group, given),
             letter.MAX_ATTEMPTS,
             error,
             now_us,
@@ -394,7 +420,7 @@ class Engine:
         self._expire_here(log, group, late, now_us, change)
         self._retry_the_rest(log, group, given, delay_us, error, lease.consumer, now_us, change)
 
-    def _at_their_last(self, log: Log, group: Group, offsets: list[int]) -> list[int]:
+    def at_their_last(self, log: Log, group: Group, offsets: list[int]) -> list[int]:
         """Those that may not be attempted once more. What has expired meanwhile is not among them: that is what it died of."""
         most = None if is_dead_letter_name(log.name) else log.policy.max_attempts
         if most is None:
@@ -487,7 +513,24 @@ class Engine:
                     raise
                 break
             removed = max(removed, len(group.settled) - before)
+        kept = [
+            part
+            for run in log.settled_by_all(min(log.kept_from, log.arrived), log.arrived)
+            for part in log.gone.gaps(run.start, run.stop)
+        ]
+        if kept:  # nobody waits for these, and they are removed for all who might come
+            self.remove_for_all(log, kept, Outcome.PURGED, now_us, change)
         return removed
+
+    def remove_for_all(
+        self, log: Log, offsets: Iterable[range], outcome: Outcome, now_us: int, change: Change
+    ) -> None:
+        """Remove messages that no group needs, and that are only kept."""
+        for part in parcels(offsets, SETTLED_AT_ONCE):
+            self.never_again(log, runs(part))
+            change.events.append(
+                Settled(log.number, EVERYBODY, part, outcome, None, None, None, None, now_us)
+            )
 
     def settle_many(
         self, log: Log, group: Group, found: Iterable[range], outcome: Outcome, now_us: int, change: Change
@@ -518,7 +561,7 @@ class Engine:
         if offsets:
             self.withdraw(log, group, offsets)
             if outcome in FOR_EVERYBODY:
-                log.never_again(runs(offsets))
+                self.never_again(log, runs(offsets))
             self.end(log, group, offsets, now_us)
             change.say(group, _ended(log, group, offsets, outcome, now_us))
 
@@ -569,11 +612,11 @@ class Engine:
             group.overdue.difference_update(offsets)
         if group.keys:
             self._next_of_keys(log, group, offsets)
-        log.forget(offsets, now_us)
         if len(log.groups) == 1 and log.kept_from == logs.NOTHING_KEPT:
+            log.forget(offsets, now_us)
             self.released.append((log, offsets))
         else:
-            self.release(log, runs(offsets))
+            self.release(log, runs(offsets), now_us)
 
     def _next_of_keys(self, log: Log, group: Group, offsets: Offsets) -> None:
         for offset in offsets:
@@ -618,7 +661,7 @@ class Engine:
     def _end_leases(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
         """Nobody settled them in time: they go back to their places, or that was their last attempt."""
         with suppress(DiskFull):  # then they are attempted again, and die when there is room
-            last = self._at_their_last(log, group, offsets)
+            last = self.at_their_last(log, group, offsets)
             dead.bury(self, log, group, last, letter.MAX_ATTEMPTS, None, now_us, change)
         self._put_back(log, group, [offset for offset in offsets if offset in group.leases], now_us, change)
 
@@ -631,13 +674,14 @@ class Engine:
         if next_us is None or next_us > now_us:
             return
         offsets = [offset for _, offset in log.expiries.pop_due(now_us)]
-        log.never_again(runs(offsets))
+        self.never_again(log, runs(offsets))
         for group in log.groups.values():
             over = sorted(offset for offset in offsets if offset not in group.settled)
             for offset in over if of_the_past and group.leases else ():
                 if offset in group.leases:
                     group.count_attempt(offset, now_us)
                     group.put_back(offset)
+                    group.overdue.discard(offset)
             group.overdue.update(offset for offset in over if offset in group.leases)
             self._expire_here(
                 log, group, [offset for offset in over if offset not in group.leases], now_us, change
@@ -738,11 +782,4 @@ def check_sizes(policy: Policy, batch: Batch) -> None:
         raise MessageTooLarge(
             f"the payload has {longest} bytes and the limit is {policy.max_message_bytes}; "
             "publish a reference to it instead, or raise max_message_bytes"
-        )
-
-
-def _require_other(name: str, policy: Policy) -> None:
-    if policy.dead_letter == name:
-        raise InvalidArgument(
-            f"{name!r} cannot hold its own dead letters; name another queue, or none for {name}.dlq"
         )

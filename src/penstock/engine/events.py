@@ -34,6 +34,9 @@ class Outcome(IntEnum):
     CANCELLED = 11  # before it was due
 
 
+#: In the place of a group: no group needed them any more, and they were removed for all who might come.
+EVERYBODY = ""
+
 #: How messages end that nobody gets any more who comes anew, or goes back.
 FOR_EVERYBODY = frozenset({Outcome.EXPIRED, Outcome.PURGED, Outcome.DROPPED, Outcome.CANCELLED})
 

@@ -14,6 +14,7 @@ import msgspec
 from penstock.engine import cursors, retention, schedules
 from penstock.engine.change import Declaration
 from penstock.engine.events import (
+    EVERYBODY,
     FOR_EVERYBODY,
     OF_THE_LOG,
     Action,
@@ -56,7 +57,9 @@ def replay(engine: Engine, event: Event, time_us: int) -> None:
             schedules.take_in(log, event.name, event.due_us, event.body)
         else:
             log.fall_due(max(time_us, event.time_us))  # the engine's time may be ahead of the wall clock
-            if isinstance(event, Leased):
+            if event.group == EVERYBODY:
+                engine.never_again(log, runs(event.offsets))
+            elif isinstance(event, Leased):
                 _leased(log, log.group(event.group), event)
             else:
                 _settled(engine, log, log.group(event.group), event)
@@ -70,9 +73,9 @@ def _said(engine: Engine, log: Log, event: Declared) -> None:
         if group is None:
             cursors.join(log, event.name, cursor)
         else:
-            cursors.place(engine, log, group, cursor)
+            cursors.place(engine, log, group, cursor, event.time_us)
     elif event.action == Action.UNSUBSCRIBE and group is not None:
-        cursors.part(engine, log, group)
+        cursors.part(engine, log, group, event.time_us)
     elif event.action == Action.READER:
         log.readers[event.name] = msgspec.msgpack.decode(event.body, type=Position)
         retention.update(engine, log, None)
@@ -139,7 +142,7 @@ def _settled(engine: Engine, log: Log, group: Group, event: Settled) -> None:
                 group.put_back(offset)
     else:
         if event.outcome in FOR_EVERYBODY:
-            log.never_again(runs(event.offsets))
+            engine.never_again(log, runs(event.offsets))
         gaps = (gap for run in runs(event.offsets) for gap in group.settled.gaps(run.start, run.stop))
         for left in parcels(list(gaps), len(event.offsets)):
             engine.withdraw(log, group, left)

@@ -432,6 +432,7 @@ class Log:
                 continue
             if moment is not None:
                 self.delayed.add(moment, offset)
+                self.withdrawn += not self.groups
                 if key is not None:
                     self.keys[offset] = key
             else:
@@ -492,8 +493,12 @@ class Log:
     # --- what is stored ---
 
     def released(self, start: int, stop: int) -> list[range]:
-        """Which offsets of a range nobody needs, and nothing keeps."""
-        return self.settled_by_all(start, min(stop, self.kept_from)) if start < self.kept_from else []
+        """Which offsets of a range nobody needs, and nothing keeps: what is kept is not what nobody can get any more."""
+        found = self.settled_by_all(start, min(stop, self.kept_from)) if start < self.kept_from else []
+        if self.gone and stop > self.kept_from:
+            for run in self.gone.overlap(max(start, self.kept_from), stop):
+                found += self.settled_by_all(run.start, run.stop)
+        return found
 
     def unavailable(self, start: int, stop: int) -> RangeSet:
         """Which offsets of a range nobody gets who comes anew, or goes back."""
@@ -506,26 +511,32 @@ class Log:
         """From now on keep what is from an offset on; which offsets are released by that."""
         before, self.kept_from = self.kept_from, offset
         if offset > before:
-            found = self.settled_by_all(before, min(offset, self.next_offset))
-            self.gone.discard(0, min(offset, before))
-            return found
+            kept = self.gone.gaps(before, min(offset, self.next_offset))  # what is gone was released before
+            return [part for run in kept for part in self.settled_by_all(run.start, run.stop)]
         for run in self.settled_by_all(offset, min(before, self.next_offset)):  # that is gone already
             self.gone.add(run.start, run.stop)
         return []
 
-    def never_again(self, offsets: Iterable[range]) -> None:
-        """Messages that nobody gets who comes anew, or goes back, though they may be kept."""
-        if self.kept_from < NOTHING_KEPT:
-            for run in offsets:
-                self.gone.add(run.start, run.stop)
+    def never_again(self, offsets: Iterable[range]) -> list[range]:
+        """Messages that nobody gets who comes anew, or goes back; which of them were only kept, and are released by that."""
+        found: list[range] = []
+        for run in offsets:
+            for fresh in self.gone.gaps(max(run.start, self.kept_from), run.stop):
+                found += self.settled_by_all(fresh.start, fresh.stop)
+            self.gone.add(run.start, run.stop)
+        if self.gone.ranges > self.runs_max:
+            self.forget_settled()
+        return found
 
     def note_published(self, first: int, batch: Batch) -> None:
         """Remember when and with which id messages were published, where that is wanted."""
         exact = self.policy.retain_seconds is not None or self.policy.retain_bytes is not None
+        times = batch.timestamp_us
+        oldest, newest = (min(times), max(times)) if isinstance(times, list) else (times, times)
         if exact or first >= self.milestones.next:
-            times = batch.timestamp_us
-            oldest, newest = (min(times), max(times)) if isinstance(times, list) else (times, times)
             self.milestones.note(first, oldest, newest, batch.ids[0], batch.size, 1 if exact else STRIDE)
+        else:
+            self.milestones.peak = max(self.milestones.peak, newest)
 
     # --- moments ---
 
@@ -562,8 +573,9 @@ class Log:
         low = min(low, self.kept_from)
         self.priorities.forget_before(low)
         self.milestones.forget_before(low)
-        self.gone.discard(0, low)
-        self.runs_max = max(FEW_KEPT, 2 * len(self.priorities))
+        if self.gone.ranges > FEW_KEPT:
+            self.gone.discard(0, low)
+        self.runs_max = max(FEW_KEPT, 2 * len(self.priorities), 2 * self.gone.ranges)
 
     # --- storing ---
 

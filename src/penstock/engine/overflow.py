@@ -32,14 +32,15 @@ def make_room(engine: Engine, log: Log, batch: Batch, now_us: int, change: Chang
         engine.settle(log, group, sorted(here), Outcome.DROPPED, now_us, change)
 
 
-def require_room(log: Log, count: int, size: int, ended: int) -> None:
-    """Refuse so many messages for which there is no room once some have ended, unless others are dropped for them."""
+def require_room(log: Log, count: int, size: int, depth: int, bytes_: int) -> None:
+    """Refuse so many messages for which there is no room beside so many others, unless some of those can be dropped for them."""
     policy = log.policy
-    if policy.overflow == "reject" and (
-        (policy.max_depth is not None and log.depth - ended + count > policy.max_depth)
-        or (policy.max_bytes is not None and log.bytes + size > policy.max_bytes)
-    ):
-        raise refusal(log, count, size)
+    too_many = 0 if policy.max_depth is None else depth + count - policy.max_depth
+    too_large = 0 if policy.max_bytes is None else bytes_ + size - policy.max_bytes
+    if too_many > 0 or too_large > 0:
+        if policy.overflow == "reject":
+            raise refusal(log, count, size)
+        _victims(log, too_many, too_large)
 
 
 def refusal(log: Log, count: int, size: int) -> QueueFull:
