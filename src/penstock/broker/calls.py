@@ -20,7 +20,15 @@ from penstock.clock import SECOND_US, Duration, duration_us, to_us
 from penstock.engine import letter
 from penstock.engine.filter import compile_filter
 from penstock.errors import BrokerClosed, InvalidArgument, LeaseLost, QueueNotFound, TopicNotFound
-from penstock.limits import COUNT_MAX, DELIVERIES_MAX, MESSAGE_BYTES_MAX, PREFETCH_MAX, PRIORITY_DEFAULT
+from penstock.limits import (
+    COUNT_MAX,
+    DELIVERIES_MAX,
+    MESSAGE_BYTES_MAX,
+    NUMBER_MAX,
+    OFFSET_MAX,
+    PREFETCH_MAX,
+    PRIORITY_DEFAULT,
+)
 from penstock.message import Message, check
 from penstock.names import check_name
 from penstock.policy import Policy, checked
@@ -169,7 +177,7 @@ def place(offset: int | None, timestamp: datetime | None, message_id: int | None
         raise InvalidArgument("give one of offset, timestamp and message_id")
     if message_id is not None:
         plain = argument.integer(message_id)
-        if plain is None:
+        if plain is None or not 0 <= plain <= NUMBER_MAX:
             raise InvalidArgument(
                 f"message_id is {argument.quoted(message_id)}; give the int that publish returned"
             )
@@ -178,7 +186,7 @@ def place(offset: int | None, timestamp: datetime | None, message_id: int | None
         to_us(timestamp, "timestamp")
         return timestamp
     plain = argument.integer(offset)
-    if plain is None or plain < 0:
+    if plain is None or not 0 <= plain <= OFFSET_MAX:
         raise InvalidArgument(f"offset is {argument.quoted(offset)}; give an int from 0 on")
     return plain
 
@@ -192,7 +200,7 @@ def start(given: object) -> Any:
         to_us(given, "start")
         return given
     number = argument.integer(given)
-    if number is None or number < 0:
+    if number is None or not 0 <= number <= OFFSET_MAX:
         raise InvalidArgument(
             f'start is {argument.quoted(given)}; give "earliest", "latest", an offset, or an aware datetime'
         )
@@ -201,7 +209,7 @@ def start(given: object) -> Any:
 
 def id_of(given: int) -> int:
     plain = argument.integer(given)
-    if plain is None:
+    if plain is None or not 0 <= plain <= NUMBER_MAX:
         raise InvalidArgument(f"the id is {argument.quoted(given)}; give the int that publish returned")
     return plain
 

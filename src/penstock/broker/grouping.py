@@ -70,7 +70,7 @@ class Grouping:
             found = alive(log)
             here = self._handing.group_of(found, group, now_us)
             engine = self.monitor.engine
-            begin = cursors.beginning(engine, found, self._reading.offset_of(found, place), here.terms)
+            begin = cursors.beginning(engine, found, self._reading.offset_of(found, place), here.terms, here)
             self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + len(begin.body))
             cursors.seek(engine, found, here, begin, now_us, change)
             return Recorded(None, self.monitor.record(change))

@@ -26,6 +26,7 @@ from penstock.broker.port import (
     QueueStats,
     Receipts,
 )
+from penstock.broker.ticket import Ticket, Waiting
 from penstock.broker.trace import Step
 from penstock.clock import Duration
 from penstock.engine.log import DEFAULT_GROUP
@@ -169,8 +170,12 @@ class Log:
 
     def ack_many(self, found: Iterable[Delivery]) -> None:
         """They were processed: all of them, or an error and none."""
-        for of_group in receipts(found, self):
-            self._settle(of_group, "ack")
+        settled = receipts(found, self)
+        if len(settled) == 1:
+            self._settle(settled[0], "ack")
+        elif settled:
+            steps = [Operation(self._log, receipts=of_group, how="ack") for of_group in settled]
+            self._port.transact(self._log.namespace, steps).wait()
 
     def _settle(
         self, settled: Receipts, how: How, *, delay: Duration | None = None, error: object = None
@@ -480,6 +485,7 @@ class Reader:
         self._offset = offset
         self._closed = False
         self.name = name
+        self._watching: Ticket[Any] | None = None
         self.missed = 0  #: How many messages were dropped before it came to read them.
 
     def __repr__(self) -> str:
@@ -494,12 +500,15 @@ class Reader:
         """Up to `count` messages, as soon as there is at least one."""
         count, wait_us = calls.count(count), calls.wait_us(timeout)
         self._require_open()
-        page = self._port.read(self._of._log, self._offset, count).wait()
-        while not page.runs and (wait_us is None or wait_us > 0):
-            self._port.watch(self._of._log, page.next, wait_us=wait_us).wait()
+        clock = self._port.clock
+        end_us = None if wait_us is None else clock.monotonic_us() + wait_us
+        while True:
             page = self._port.read(self._of._log, self._offset, count).wait()
-            if wait_us is not None:
+            left_us = None if end_us is None else end_us - clock.monotonic_us()
+            if page.runs or self._closed or (left_us is not None and left_us <= 0):
                 break
+            self._watching = self._port.watch(self._of._log, page.next, wait_us=left_us)
+            self._watching.wait()
         self._offset = page.next
         self.missed += page.missed
         calls.say_missed(self, page.missed)
@@ -557,6 +566,8 @@ class Reader:
     def close(self) -> None:
         """Read no more. What was committed, or is held, stays so."""
         self._closed = True
+        if isinstance(self._watching, Waiting):
+            self._watching.stop()
 
     def __enter__(self) -> Self:
         return self

@@ -87,6 +87,7 @@ class _Work:
     """The rules, on an event loop. The shells say which kind of queue and delivery it is about."""
 
     _queue_kind: type[Any]
+    _group_kind: type[Any]
     _delivery_kind: type[Leased]
     _instead: str
 
@@ -100,8 +101,13 @@ class _Work:
         name: str | None,
         receive_backoff: Backoff,
     ) -> None:
-        if not issubclass(type(queue), self._queue_kind):
-            raise InvalidArgument(f"{argument.quoted(queue)} is not a queue of this kind; {self._instead}")
+        group = DEFAULT_GROUP
+        if issubclass(type(queue), self._group_kind):
+            queue, group = queue._of, queue.name
+        elif not issubclass(type(queue), self._queue_kind):
+            raise InvalidArgument(
+                f"{argument.quoted(queue)} is not a queue or group of this kind; {self._instead}"
+            )
         if not callable(handler):
             raise InvalidArgument(
                 f"the handler is {argument.quoted(handler)}; give a function that takes a delivery"
@@ -116,6 +122,7 @@ class _Work:
         self.lost = 0
         self.name = calls.consumer_name(name)
         self._queue = queue
+        self._group = group
         self._port: Port = queue._port
         self._handler = handler
         self._concurrency = _concurrency(concurrency)
@@ -191,7 +198,7 @@ class _Work:
 
     async def _work(self) -> None:
         self._has_room.set()
-        self.name = await self._port.attach(self._queue._log, DEFAULT_GROUP, self.name).get()
+        self.name = await self._port.attach(self._queue._log, self._group, self.name).get()
         fetching = self._task(self._fetch_all())
         renewing = self._task(self._renew_all())
         self._handling = [self._task(self._handle_all()) for _ in range(self._concurrency)]
@@ -216,7 +223,7 @@ class _Work:
                 if self._hands is not None:
                     self._hands.close(wait=done)
                 with suppress(PenstockError):  # then nobody holds anything any more
-                    await self._port.release(self._queue._log, DEFAULT_GROUP, self.name).get()
+                    await self._port.release(self._queue._log, self._group, self.name).get()
 
     async def _handled(self) -> None:
         """What was begun has ended; or we are stopped at once, and it has had some time for that."""
@@ -271,7 +278,7 @@ class _Work:
 
     async def _receive(self, count: int) -> list[Leased]:
         self._receiving = self._port.lease(
-            self._queue._log, DEFAULT_GROUP, count, consumer=self.name, wait_us=None, keep=True
+            self._queue._log, self._group, count, consumer=self.name, wait_us=None, keep=True
         )
         try:
             return deliveries(self._delivery_kind, self._queue, await self._receiving.get())
@@ -483,12 +490,13 @@ class Worker(_Work):
     """
 
     _queue_kind = sync.Queue
+    _group_kind = sync.Group
     _delivery_kind = sync.Delivery
-    _instead = "give a queue of penstock.open(), or use penstock.aio.Worker"
+    _instead = "give a queue of penstock.open(), a group of one or a topic's subscription, or use penstock.aio.Worker"
 
     def __init__(
         self,
-        queue: sync.Queue,
+        queue: sync.Queue | sync.Group,
         handler: Callable[[sync.Delivery], object],
         *,
         concurrency: int = 1,
@@ -553,12 +561,13 @@ class AioWorker(_Work):
     """
 
     _queue_kind = aio.Queue
+    _group_kind = aio.Group
     _delivery_kind = aio.Delivery
-    _instead = "give a queue of penstock.aio.open(), or use penstock.Worker"
+    _instead = "give a queue of penstock.aio.open(), a group of one or a topic's subscription, or use penstock.Worker"
 
     def __init__(
         self,
-        queue: aio.Queue,
+        queue: aio.Queue | aio.Group,
         handler: Callable[[aio.Delivery], Awaitable[object] | object],
         *,
         concurrency: int = 1,

@@ -40,10 +40,9 @@ class Beginning(msgspec.Struct, frozen=True):
     body: bytes
 
 
-def beginning(engine: Engine, log: Log, offset: int, terms: Terms) -> Beginning:
-    """Everything available from an offset on. Nothing is changed yet."""
-    settled = log.unavailable(0, log.next_offset)
-    settled.add(0, min(offset, log.next_offset))
+def beginning(engine: Engine, log: Log, offset: int, terms: Terms, group: Group | None = None) -> Beginning:
+    """Everything available from an offset on, for a group that comes, or goes there. Nothing is changed yet."""
+    settled = log.beginning(offset, group)
     keys: dict[int, str] = {}
     if log.policy.ordering == "key":
         for gap in settled.gaps(0, log.arrived):

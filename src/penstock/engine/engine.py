@@ -564,6 +564,12 @@ class Engine:
                 self.never_again(log, runs(offsets))
             self.end(log, group, offsets, now_us)
             change.say(group, _ended(log, group, offsets, outcome, now_us))
+            if (
+                outcome in FOR_EVERYBODY and not group.durable
+            ):  # of the group nothing is recorded, of the others it must be
+                change.events.append(
+                    Settled(log.number, EVERYBODY, offsets, outcome, None, None, None, None, now_us)
+                )
 
     def withdraw(self, log: Log, group: Group, offsets: Offsets) -> None:
         """Take messages out, wherever they are: what is still being recorded is nowhere. Their offsets rise."""

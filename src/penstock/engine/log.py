@@ -159,6 +159,7 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     published: int
     kind: Kind
     gone: list[int]
+    targeted: list[int]
     floor: int
     kept_from: int
     readers: dict[str, Position]
@@ -198,9 +199,8 @@ class Log:
         self.runs_max = FEW_KEPT  # runs of priorities, before it is looked for those that nobody needs
         self.floor = NOTHING_KEPT  # from here on the policy keeps messages
         self.kept_from = NOTHING_KEPT
-        self.gone = (
-            RangeSet()
-        )  # kept, or needed by one group, and for nobody who comes anew: expired, purged, redriven
+        self.gone = RangeSet()  # stored, perhaps, but for nobody who comes anew: expired, purged
+        self.targeted = RangeSet()  # for one group only: redriven
         self.readers: dict[str, Position] = {}
         self.milestones = Milestones()
         self.schedules: dict[str, Schedule] = {}
@@ -231,7 +231,7 @@ class Log:
         """A group that has seen everything; made if it does not exist, from what is available on."""
         found = self.groups.get(name)
         if found is None:
-            found = self.join(Group(name), self.unavailable(0, self.next_offset), {})
+            found = self.join(Group(name), self.beginning(0), {})
         if found.seen < self.arrived:
             self.catch_up(found)
         return found
@@ -247,6 +247,8 @@ class Log:
         """A group goes."""
         self.plain = None
         del self.groups[group.name]
+        if not self.groups and self.kind == "queue":
+            self.gone.add(0, min(self.kept_from, self.next_offset))
         self.recount_delayed()
 
     def place(self, group: Group, settled: RangeSet, keys: Mapping[int, str]) -> None:
@@ -423,7 +425,7 @@ class Log:
         due = moments if isinstance(moments, list) else [moments] * count
         keys = batch.key if keyed and batch.key is not None else [None] * count
         if batch.target_group is not None:
-            self.gone.add(first, first + count)
+            self.targeted.add(first, first + count)
             for name, group in self.groups.items():
                 if name != batch.target_group:
                     group.settled.add(first, first + count)
@@ -482,9 +484,9 @@ class Log:
                 )
 
     def settled_by_all(self, start: int, stop: int) -> list[range]:
-        """Which offsets of a range every group has settled: of a topic without any, all; of a queue, which will get its first one yet, none."""
+        """Which offsets of a range every group has settled: of a topic without any, all; of a queue, which will get one yet, what is gone."""
         if not self.groups and self.kind == "queue":
-            return []
+            return self.gone.overlap(start, stop)
         found = [range(start, stop)]
         for group in self.groups.values():
             found = [part for run in found for part in group.settled.overlap(run.start, run.stop)]
@@ -505,6 +507,16 @@ class Log:
         found = RangeSet(self.gone.overlap(start, stop))
         for run in self.released(start, stop):
             found.add(run.start, run.stop)
+        return found
+
+    def beginning(self, offset: int, group: Group | None = None) -> RangeSet:
+        """What a group has behind it that begins at an offset, or goes there: all that is not for it, or not available any more."""
+        found = self.unavailable(0, self.next_offset)
+        found.add(0, min(offset, self.next_offset))
+        for run in self.targeted:
+            found.add(run.start, run.stop)
+            for gap in group.settled.gaps(max(run.start, offset), run.stop) if group is not None else ():
+                found.discard(gap.start, gap.stop)  # it is meant for this one
         return found
 
     def keep_from(self, offset: int) -> list[range]:
@@ -573,6 +585,7 @@ class Log:
         low = min(low, self.kept_from)
         self.priorities.forget_before(low)
         self.milestones.forget_before(low)
+        self.targeted.discard(0, low)
         if self.gone.ranges > FEW_KEPT:
             self.gone.discard(0, low)
         self.runs_max = max(FEW_KEPT, 2 * len(self.priorities), 2 * self.gone.ranges)
@@ -599,6 +612,7 @@ class Log:
             published=self.published,
             kind=self.kind,
             gone=self.gone.encode(),
+            targeted=self.targeted.encode(),
             floor=self.floor,
             kept_from=self.kept_from,
             readers=self.readers,
@@ -627,6 +641,7 @@ class Log:
                 log.expiries.add(0, offset)
         log.published = stored.published
         log.gone = RangeSet.decode(stored.gone)
+        log.targeted = RangeSet.decode(stored.targeted)
         log.floor, log.kept_from = stored.floor, stored.kept_from
         log.readers = stored.readers
         log.milestones = Milestones.decode(stored.milestones)
