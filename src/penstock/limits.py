@@ -87,8 +87,8 @@ FRAME_ROWS_MAX: Final = 1 << 20
 # Stored in 64 bits, and read as Arrow's signed ones.
 LOG_NUMBER_MAX: Final = (1 << 63) - 1
 
-# A look-up reads at most about this much; an index costs 24 bytes for each.
-INDEX_STRIDE_BYTES: Final = 64 << 10
+# A look-up reads at most about this much, which is 60 frames of a single message; an index costs 24 bytes for each.
+INDEX_STRIDE_BYTES: Final = 16 << 10
 
 # The first read of a scan: enough for one look-up.
 READ_CHUNK_BYTES: Final = 128 << 10

@@ -194,9 +194,11 @@ class Log:
         offset = await self._port.position(self._log, name, None).get()
         if offset is None:
             offset = await self._port.locate(self._log, place).get()
+        found = Reader(self, name, offset)
         if hold:
+            found.missed = (await self._port.read(self._log, offset, 1).get()).missed
             await self._port.position(self._log, name, offset, holds=True).get()
-        return Reader(self, name, offset)
+        return found
 
     async def peek(self, count: int = 1) -> list[Message]:
         """The next messages, without taking them."""

@@ -10,6 +10,7 @@ Looking for a time or an id begins at the nearest milestone before it, and goes 
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
@@ -25,7 +26,7 @@ from penstock.broker.shelf import runs_of
 from penstock.broker.ticket import Answer, Recorded, Ticket, Waiting
 from penstock.clock import to_us
 from penstock.engine import retention
-from penstock.engine.events import Action, Batch, Declared, Positioned
+from penstock.engine.events import Action, Declared, Positioned
 from penstock.engine.log import NOTHING_KEPT, Log, Position
 from penstock.errors import InvalidArgument
 from penstock.journal.kinds import METADATA, POSITIONS
@@ -117,34 +118,30 @@ class Reading:
             )
 
     def _of_id(self, log: Log, id: int) -> int:
-        for batch, low, high in self._stored(log, log.milestones.before_id(id)):
-            if batch.ids[high - 1] >= id:
-                for row in range(low, high):
-                    if batch.ids[row] == id:
-                        return batch.first + row
+        for batch in self.monitor.shelf.scan(log.number, log.milestones.before_id(id)):
+            ids = batch.ids
+            if ids[-1] >= id:
+                row = bisect_left(ids, id)
+                offset = batch.first + row
+                if ids[row] == id and offset < log.arrived and not log.unavailable(offset, offset + 1):
+                    return offset
                 break
         raise InvalidArgument(
             f"no message with the id {id} is stored in {log.name!r}: it was never there, was consumed, dropped, or has expired"
         )
 
     def _of_time(self, log: Log, time_us: int) -> int:
-        for batch, low, high in self._stored(log, log.milestones.before_time(time_us)):
+        found = log.next_offset
+        for batch in self.monitor.shelf.scan(log.number, log.milestones.before_time(time_us)):
             times = batch.timestamp_us
             if isinstance(times, list):
-                for row in range(low, high):
-                    if times[row] >= time_us:
-                        return batch.first + row
-            elif times >= time_us:
-                return batch.first + low
-        return log.next_offset
-
-    def _stored(self, log: Log, offset: int) -> Iterator[tuple[Batch, int, int]]:
-        """What is available from an offset on, as parts of batches."""
-        for part in available(log, offset, log.arrived):
-            for start in range(part.start, part.stop, WINDOW):
-                yield from runs_of(
-                    self.monitor.shelf, log.number, part[start - part.start : start - part.start + WINDOW]
-                )[0]
+                row = next((row for row, time in enumerate(times) if time >= time_us), None)
+            else:
+                row = 0 if times >= time_us else None
+            if row is not None:
+                found = batch.first + row
+                break
+        return next((part.start for part in available(log, found, log.arrived)), log.next_offset)
 
     # --- positions ---
 

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections import OrderedDict, deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
 from typing import Any, Final, NamedTuple, Protocol
 
@@ -47,6 +47,10 @@ class Shelf(Protocol):
 
     def get(self, log: int, offset: int) -> Batch | None:
         """The batch that a message is in, at its place behind `batch.first`; None if it is lost."""
+        ...
+
+    def scan(self, log: int, offset: int) -> Iterator[Batch]:
+        """What is stored from an offset on, in order, without looking at payloads. The first batch may begin before it."""
         ...
 
     def drop(self, log: int, offsets: Iterable[int]) -> None:
@@ -86,6 +90,15 @@ class MemoryShelf:
             return Batch([payload], [given], time_us, PRIORITY_DEFAULT, first=offset)
         return found or kept.find(offset)
 
+    def scan(self, log: int, offset: int) -> Iterator[Batch]:
+        kept = self._of(log)
+        last = max(kept.last, next(reversed(kept.singles), -1))
+        while offset <= last:
+            batch = self.get(log, offset)
+            if batch is not None:
+                yield batch
+            offset = offset + 1 if batch is None else batch.first + len(batch.ids)
+
     def drop(self, log: int, offsets: Iterable[int]) -> None:
         kept = self._of(log)
         for run in [offsets] if type(offsets) is range else map(_alone, offsets):
@@ -114,6 +127,12 @@ class MemoryLog:
         self._starts.append(batch.first)
         self._batches.append(batch)
         self._left.append(len(batch.ids))
+
+    @property
+    def last(self) -> int:
+        """The last offset that is in a batch; -1 if there is none."""
+        batch = self._batches[-1] if self._batches else None
+        return -1 if batch is None else batch.first + len(batch.ids) - 1
 
     def find(self, offset: int) -> Batch | None:
         """The batch that holds an offset."""
@@ -236,6 +255,10 @@ class JournalShelf:
         if len(self._read_ahead) > READ_AHEAD_LOGS:
             self._read_ahead.popitem(last=False)
         return row.find(offset)
+
+    def scan(self, log: int, offset: int) -> Iterator[Batch]:
+        for read in self.journal.read(log, offset):
+            yield from batches_of(read.section, payloads=False)
 
     def drop(self, log: int, offsets: Iterable[int]) -> None:
         del log, offsets  # it forgets by itself

@@ -200,9 +200,11 @@ class Log:
         offset = self._port.position(self._log, name, None).wait()
         if offset is None:
             offset = self._port.locate(self._log, place).wait()
+        found = Reader(self, name, offset)
         if hold:
+            found.missed = (self._port.read(self._log, offset, 1).wait()).missed
             self._port.position(self._log, name, offset, holds=True).wait()
-        return Reader(self, name, offset)
+        return found
 
     def peek(self, count: int = 1) -> list[Message]:
         """The next messages, without taking them."""

@@ -169,7 +169,7 @@ class Engine:
         """Change a log's policy, from now on."""
         self._require_grave(log.namespace, log.name, policy)
         self.aim(log, -1)
-        log.milestones.peak = max(log.milestones.peak, now_us)  # not all that was published was noted
+        log.milestones.begin_anew(log.next_offset, now_us)
         log.policy = policy
         self.aim(log, 1)
         retention.update(self, log, now_us)

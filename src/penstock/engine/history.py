@@ -78,17 +78,16 @@ def _said(engine: Engine, log: Log, event: Declared) -> None:
         cursors.part(engine, log, group, event.time_us)
     elif event.action == Action.READER:
         log.readers[event.name] = msgspec.msgpack.decode(event.body, type=Position)
-        retention.update(engine, log, None)
+        retention.update(engine, log, event.time_us)
     elif event.action == Action.FORGET:
         log.readers.pop(event.name, None)
-        retention.update(engine, log, None)
+        retention.update(engine, log, event.time_us)
 
 
 def _positioned(engine: Engine, log: Log, event: Positioned) -> None:
     found = log.readers.setdefault(event.reader, Position(event.offset))
     found.offset = event.offset
-    if found.holds:
-        retention.update(engine, log, None)
+    retention.update(engine, log, event.time_us)
 
 
 def _declared(engine: Engine, event: Declared) -> None:
@@ -100,9 +99,10 @@ def _declared(engine: Engine, event: Declared) -> None:
         engine.forget(log)
     elif log is not None:
         engine.aim(log, -1)
+        log.milestones.begin_anew(log.next_offset, event.time_us)
         log.policy = declared.policy
         engine.aim(log, 1)
-        retention.update(engine, log, None)
+        retention.update(engine, log, event.time_us)
 
 
 def _published(engine: Engine, event: Published, time_us: int) -> None:

@@ -17,11 +17,11 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Final
 
-#: Entries kept of one log, at 32 bytes each. Ten million messages then have one in two or three hundred: a millisecond of looking.
-ENTRIES_MAX: Final = 65_536
+#: Entries kept of one log, at 32 bytes each. Ten million messages then have one in less than a hundred: a millisecond of looking.
+ENTRIES_MAX: Final = 262_144
 
 #: Messages between two entries, where nothing is retained: they only save time.
-STRIDE: Final = 256
+STRIDE: Final = 64
 
 
 class Milestones:
@@ -51,6 +51,11 @@ class Milestones:
             self.next = first + max(stride, self._stride)
         self.peak = max(self.peak, newest_us)
         self.total += size
+
+    def begin_anew(self, offset: int, now_us: int) -> None:
+        """From an offset on everything is noted, perhaps, and not all was that is before it: none of that is younger than now."""
+        self.next = min(self.next, offset)
+        self.peak = max(self.peak, now_us)
 
     def _thin_out(self) -> None:
         for column in (self._offsets, self._before, self._ids, self._bytes):

@@ -13,7 +13,7 @@ Read the modules in this order; each opens with its theory of operation.
 `directory`    the names in a journal's directory, and who owns it
 `envelope`     a small checksummed file, replaced whole: summaries and snapshots
 `mark`         what is synced, for readers outside the owner
-`index`        where a log's offsets and times are, an entry per 64 KiB
+`index`        where a log's offsets and times are, an entry per 16 KiB
 `segment`      one file of frames: append, scan, seal
 `summary`      what a sealed segment holds, so that it need not be scanned
 `snapshot`     the state at a sequence number, two of them

@@ -1,4 +1,4 @@
-"""Where a log's offsets and times are in a segment: sparse, an entry per 64 KiB of file.
+"""Where a log's offsets and times are in a segment: sparse, an entry per 16 KiB of file.
 
 Theory of operation
 -------------------
@@ -9,7 +9,7 @@ clock went back. Rows of the log lie only within one stride (and the frame that 
 reader looks there, then jumps to the next entry.
 
 The memory is bounded by the file's length, not by the number of messages: ten million messages published one by
-one cost what their bytes cost, 24 bytes for each 64 KiB.
+one cost what their bytes cost, 24 bytes for each 16 KiB.
 
 A fourth pair of arrays does the same for sequence numbers. All of it is built from section headers (`Span`) alone, and is
 stored in the segment's summary.
