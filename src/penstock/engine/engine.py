@@ -513,11 +513,7 @@ class Engine:
                     raise
                 break
             removed = max(removed, len(group.settled) - before)
-        kept = [
-            part
-            for run in log.settled_by_all(min(log.kept_from, log.arrived), log.arrived)
-            for part in log.gone.gaps(run.start, run.stop)
-        ]
+        kept = [part for run in _only_kept(log) for part in log.gone.gaps(run.start, run.stop)]
         if kept:  # nobody waits for these, and they are removed for all who might come
             self.remove_for_all(log, kept, Outcome.PURGED, now_us, change)
         return removed
@@ -758,6 +754,12 @@ class Engine:
             log = Log.decode(found)
             self.logs[log.number] = self._by_name[log.namespace, log.name] = log
             self.aim(log, 1)
+
+
+def _only_kept(log: Log) -> list[range]:
+    """What is stored though no group needs it."""
+    start = min(log.kept_from, log.arrived)
+    return log.settled_by_all(start, log.arrived) if log.groups else [range(start, log.arrived)]
 
 
 def dead_letter_target(log: Log) -> str:

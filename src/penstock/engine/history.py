@@ -99,6 +99,7 @@ def _declared(engine: Engine, event: Declared) -> None:
         engine.forget(log)
     elif log is not None:
         engine.aim(log, -1)
+        retention.update(engine, log, event.time_us)
         log.milestones.begin_anew(log.next_offset, event.time_us)
         log.policy = declared.policy
         engine.aim(log, 1)

@@ -534,7 +534,7 @@ class Log:
         found: list[range] = []
         for run in offsets:
             for fresh in self.gone.gaps(max(run.start, self.kept_from), run.stop):
-                found += self.settled_by_all(fresh.start, fresh.stop)
+                found += self.settled_by_all(fresh.start, fresh.stop) if self.groups else [fresh]
             self.gone.add(run.start, run.stop)
         if self.gone.ranges > self.runs_max:
             self.forget_settled()
