@@ -663,7 +663,12 @@ def test_the_stats_of_a_subscription_are_wrong(home: Home) -> None:
     second.nack(delay=60)
     found = topic.stats().groups["one"]
     assert (found.lag, found.ready, found.leased, found.retrying) == (5, 2, 1, 1)
-    assert (found.consumers, found.filter, found.durable, found.lag_is_exact) == (["worker"], None, True, True)
+    assert (found.consumers, found.filter, found.durable, found.lag_is_exact) == (
+        ["worker"],
+        None,
+        True,
+        True,
+    )
     other = topic.subscription("two").stats()
     assert (other.lag, other.ready, other.filter, other.lag_is_exact) == (6, 5, "a = '1'", False)
     assert topic.stats().delayed == 1
