@@ -124,8 +124,8 @@ def test_an_id_of_another_queue_is_cancelled_there(home: Home, queue: Queue) -> 
 
 def test_each_of_many_is_cancelled_or_another_one_is(home: Home, queue: Queue) -> None:
     sent = queue.publish_many([Message(b"%d" % n, delay=(n * 37) % 100 + 1) for n in range(300)])
-    for id in sent[::3]:
-        assert queue.cancel(id) is True
+    for each in sent[::3]:
+        assert queue.cancel(each) is True
     assert counts(queue) == expected(delayed=200)
     home.advance(100)
     assert sorted(drain(queue)) == sorted(b"%d" % n for n in range(300) if n % 3)
@@ -765,7 +765,7 @@ def test_a_reader_does_not_see_what_recurs(home: Home, queue: Queue) -> None:
 def test_a_recurring_message_is_cancelled(home: Home, queue: Queue) -> None:
     queue.schedule("tick", MINUTELY, b"x")
     home.advance(60)
-    assert queue.cancel(queue.peek()[0].id) is False
+    assert queue.cancel(take(queue).id) is False
 
 
 # --- mistakes ---
