@@ -22,8 +22,8 @@ import penstock
 from benchmarks import child
 from benchmarks.answer import Answer
 from benchmarks.journal import BATCH, payloads
-from benchmarks.queues import Load, and_purge, between, single_trips, take_batches
-from benchmarks.rounds import Contender, Contest, contest, rate
+from benchmarks.queues import Load, and_purge, batch_trips, between, single_trips
+from benchmarks.rounds import Contender, Contest, contest, rate, side_by_side
 from benchmarks.session import Question, Session, main
 from benchmarks.streams import FanOut, RedisStreams, SimpleFanOut, redis_is_here
 from penstock.broker import upkeep
@@ -32,6 +32,9 @@ from penstock.journal import cleaner
 
 SUBSCRIBERS: Final = 10
 IDLE: Final = 100
+
+#: Messages after which two that are nearly alike take turns, where each message is waited for.
+SLICE: Final = 20
 NAME: Final = "orders"
 
 #: More than is ever published: everything stays.
@@ -187,33 +190,41 @@ def fan_out_memory(session: Session) -> Iterator[Answer]:
 
 def idle(session: Session) -> Iterator[Answer]:
     """What publishing costs when a hundred do nothing."""
-    wanted, load, batches = Load().several(session.work(2000)), Load(), session.work(100)
+    single, load, batches = Load(SLICE), Load(), session.work(200)
+    slices = session.work(4000) // SLICE
     with ExitStack() as stack:
         topics = [
-            _topic(stack, session.place("one"), subscriptions=1),
             _topic(stack, session.place("hundred"), subscriptions=IDLE),
             _topic(stack, session.place("readers"), subscriptions=1, readers=IDLE),
-            _topic(stack, None, subscriptions=1),
-            _topic(stack, None, subscriptions=IDLE),
+            _topic(stack, session.place("one"), subscriptions=1),
         ]
-        one_by_one = contest([_cost_us(topic, wanted) for topic in topics], session.rounds)
-        in_batches = contest([_cost_batches_us(topic, load, batches) for topic in topics[:3]], session.rounds)
-    single, several = f"{len(wanted):,} messages, one at a time", f"{batches} batches of {BATCH}"
+        in_memory = [_topic(stack, None, subscriptions=number) for number in (IDLE, 1)]
+        one_by_one = _costs([_publishing(topic, single) for topic in topics], slices, SLICE, session.rounds)
+        in_batches = _costs(
+            [_publishing_batches(topic, load) for topic in topics], batches, BATCH, session.rounds
+        )
+        memory = _costs([_publishing(topic, single) for topic in in_memory], slices, SLICE, session.rounds)
+    each, several = f"{slices * SLICE:,} messages, one at a time", f"{batches} batches of {BATCH}"
     readers = "… with 100 idle readers and one subscription"
-    for name, question, outcome, ours, base, target, how in (
-        ("idle", "publish, one at a time, with 100 idle subscriptions", one_by_one, 1, 0, 1.1, single),
-        ("idle-readers", readers, one_by_one, 2, 0, 1.1, single),
-        ("idle-batches", "publish_many of 1000, with 100 idle subscriptions", in_batches, 1, 0, 1.1, several),
-        ("idle-readers-batches", readers, in_batches, 2, 0, 1.1, several),
-        ("idle-memory", "memory: publish, with 100 idle subscriptions", one_by_one, 4, 3, None, single),
-    ):
-        found = between(outcome, ours, base)
+    synced = "synced; readers have committed a position; a broker for each"
+    for name, question, outcome, target, how in (
+        ("idle", "publish, one at a time, with 100 idle subscriptions", between(one_by_one, 0, 2), 1.1, f"{each}, {synced}"),
+        ("idle-readers", readers, between(one_by_one, 1, 2), 1.1, f"{each}, {synced}"),
+        ("idle-batches", "publish_many of 1000, with 100 idle subscriptions", between(in_batches, 0, 2), 1.1, f"{several}, {synced}"),
+        ("idle-readers-batches", readers, between(in_batches, 1, 2), 1.1, f"{several}, {synced}"),
+        ("idle-memory", "memory: publish, with 100 idle subscriptions", memory, None, f"{each}, in memory"),
+    ):  # fmt: skip
         yield Answer(
             name=name, question=question, unit="µs", wanted="at most",
-            ours=found.ours, baseline=found.baseline(), ratio=found.ratio(), against="one idle subscription", target=target,
-            how=f"{found.how} of {how}, a message's mean; "
-            + ("in memory" if base else "durable, synced; readers have committed a position; a broker for each"),
+            ours=outcome.ours, baseline=outcome.baseline(), ratio=outcome.ratio(), against="one idle subscription", target=target,
+            how=f"{outcome.how} of {how}; what a message costs, all taking turns after every batch or {SLICE} messages",
         )  # fmt: skip
+
+
+def _costs(works: Sequence[Callable[[], object]], turns: int, amount: int, rounds: int) -> Contest:
+    """Microseconds for a message, instead of messages for a second."""
+    found = side_by_side(works, turns, amount, rounds)
+    return Contest([[1e6 / speed for speed in speeds] for speeds in found.rates])
 
 
 def _topic(stack: ExitStack, path: Path | None, *, subscriptions: int, readers: int = 0) -> Topic:
@@ -226,22 +237,16 @@ def _topic(stack: ExitStack, path: Path | None, *, subscriptions: int, readers: 
     return topic
 
 
-def _cost_us(log: Log, wanted: Sequence[bytes]) -> Contender:
-    """Microseconds for a message."""
-
+def _publishing(log: Log, load: Load) -> Callable[[], object]:
     def publish() -> None:
-        for payload in wanted:
+        for payload in load.batch():
             log.publish(payload)
 
-    return lambda: 1e6 / rate(publish, len(wanted))
+    return publish
 
 
-def _cost_batches_us(log: Log, load: Load, batches: int) -> Contender:
-    def publish() -> None:
-        for _ in range(batches):
-            log.publish_many(load.batch())
-
-    return lambda: 1e6 / rate(publish, batches * load.size)
+def _publishing_batches(log: Log, load: Load) -> Callable[[], object]:
+    return lambda: log.publish_many(load.batch())
 
 
 # --- seeking, and lag ---
@@ -552,23 +557,25 @@ def _next(queue: Queue) -> Any:
 
 def tracing(session: Session) -> Iterator[Answer]:
     """What it costs to remember what became of each message."""
-    wanted, load, batches = Load().several(session.work(1000)), Load(), session.work(50)
-    many = Load().several(session.work(10_000))
+    single, load, batches = Load(SLICE), Load(), session.work(100)
+    slices, more = session.work(2000) // SLICE, session.work(20_000) // SLICE
     with ExitStack() as stack:
         synced = [_traced(stack, session, "commit", trace) for trace in (True, False)]
         loose = [_traced(stack, session, "os", trace) for trace in (True, False)]
-        one_by_one = contest([_trips(queue, wanted) for queue in synced], session.rounds)
-        not_synced = contest([_trips(queue, many) for queue in loose], session.rounds)
-        in_batches = contest([_batch_trips(queue, load, batches) for queue in synced], session.rounds)
+        one_by_one = side_by_side([_trips(queue, single) for queue in synced], slices, SLICE, session.rounds)
+        not_synced = side_by_side([_trips(queue, single) for queue in loose], more, SLICE, session.rounds)
+        in_batches = side_by_side(
+            [_batch_trip(queue, load) for queue in synced], batches, BATCH, session.rounds
+        )
     for name, question, outcome, target, how in (
-        ("trace", "disk: publish, receive, ack, one by one, traced", one_by_one, 0.9, f"{len(wanted):,} messages, synced"),
+        ("trace", "disk: publish, receive, ack, one by one, traced", one_by_one, 0.9, f"{slices * SLICE:,} messages, synced"),
         ("trace-batches", "… in batches of 1000", in_batches, None, f"{batches} batches, synced"),
-        ("trace-os", "… one by one, not synced", not_synced, None, f'{len(many):,} messages, durability="os"'),
+        ("trace-os", "… one by one, not synced", not_synced, None, f'{more * SLICE:,} messages, durability="os"'),
     ):  # fmt: skip
         yield Answer(
             name=name, question=question, unit="messages/s",
             ours=outcome.ours, baseline=outcome.baseline(), ratio=outcome.ratio(), against="trace=False", target=target,
-            how=f"{outcome.how} of {how}; each published, received and acknowledged before the next",
+            how=f"{outcome.how} of {how}; each published, received and acknowledged before the next, both taking turns after every batch or {SLICE} messages",
         )  # fmt: skip
 
 
@@ -577,17 +584,12 @@ def _traced(stack: ExitStack, session: Session, durability: Any, trace: bool) ->
     return stack.enter_context(penstock.open(path, durability=durability, trace=trace)).queue(NAME)
 
 
-def _trips(queue: Queue, wanted: Sequence[bytes]) -> Contender:
-    return lambda: rate(lambda: single_trips(queue, wanted), len(wanted))
+def _trips(queue: Queue, load: Load) -> Callable[[], object]:
+    return lambda: single_trips(queue, load.batch())
 
 
-def _batch_trips(queue: Queue, load: Load, batches: int) -> Contender:
-    def trips() -> None:
-        for _ in range(batches):
-            queue.publish_many(load.batch())
-            take_batches(queue, load.size, 1)
-
-    return lambda: rate(trips, batches * load.size)
+def _batch_trip(queue: Queue, load: Load) -> Callable[[], object]:
+    return lambda: batch_trips(queue, load, 1)
 
 
 QUESTIONS: Final[dict[str, Question]] = {
