@@ -9,7 +9,9 @@
 `picture`      answers as a PNG
 `journal`      the questions asked of the journal (`make bench BENCH=journal`)
 `queues`       the questions asked of the queues (`make bench BENCH=queues`)
+`logs`         the questions asked of topics, readers and transactions (`make bench BENCH=logs`)
 `peers`        what the queues are measured beside
+`streams`      what fan-out is measured beside
 =============  =====================================================================================
 
 Compare ratios, not absolute numbers: the machine is never quiet, so a figure from one run says little beside one

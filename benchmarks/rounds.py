@@ -2,7 +2,7 @@
 
 A *contender* does a fixed amount of work and returns how much of it got done per second. Each round runs every contender once,
 in an order that turns about from round to round; the first round only warms up. A ratio is taken within each round,
-and the median of these is what counts.
+and the median of these is what counts. Where two are nearly alike, they take turns within a round too (`side_by_side`).
 """
 
 from __future__ import annotations
@@ -49,6 +49,31 @@ def contest(contenders: Sequence[Contender], rounds: int) -> Contest:
             if turn:
                 rates[place].append(rate)
     return Contest(rates)
+
+
+def side_by_side(works: Sequence[Callable[[], object]], turns: int, amount: int, rounds: int) -> Contest:
+    """Let pieces of work take turns within each round too, where they hardly differ; rates, if each piece does an `amount`."""
+    rates: list[list[float]] = [[] for _ in works]
+    for number in range(rounds + 1):
+        gc.collect()
+        seconds = _in_turn(works, turns)
+        if number:
+            for place, spent in enumerate(seconds):
+                rates[place].append(turns * amount / spent)
+    return Contest(rates)
+
+
+def _in_turn(works: Sequence[Callable[[], object]], turns: int) -> list[float]:
+    """The seconds that each took; nobody is always the first, or behind the same one."""
+    seconds = [0.0 for _ in works]
+    clock, places = time.perf_counter, list(range(len(works)))
+    for turn in range(turns):
+        for place in places if turn % 2 else reversed(places):
+            started = clock()
+            works[place]()
+            seconds[place] += clock() - started
+        places.append(places.pop(0))
+    return seconds
 
 
 def rate(work: Callable[[], object], amount: int) -> float:

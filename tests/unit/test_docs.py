@@ -17,8 +17,14 @@ import pytest
 
 import penstock
 from penstock import aio, limits
-from penstock.broker.port import BrokerStats, QueueStats
+from penstock.broker import aio as aio_shell
+from penstock.broker import scheduling, trace
+from penstock.broker import sync as sync_shell
+from penstock.broker.port import BrokerStats, GroupStats, QueueStats
+from penstock.broker.transaction import OPERATIONS_MAX
+from penstock.clock import SECOND_US
 from penstock.engine import letter
+from penstock.engine.events import Outcome
 from penstock.journal.kinds import KINDS
 from penstock.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_NUMBER_CHARS_MAX, FILTER_VALUES_MAX
 from penstock.names import DEAD_LETTER_SUFFIX
@@ -28,9 +34,39 @@ DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 FILTERS = DOCS / "reference" / "filters.md"
 WORKER = DOCS / "how-to" / "run-a-worker.md"
-REDRIVE = DOCS / "how-to" / "redrive-dead-letters.md"
+DURABILITY = DOCS / "how-to" / "choose-a-durability.md"
+DAMAGE = DOCS / "how-to" / "recover-a-damaged-journal.md"
+CLI = DOCS / "reference" / "cli.md"
 QUEUES = DOCS / "reference" / "queues.md"
-RUN = [ROOT / "README.md", *sorted((DOCS / "tutorial").glob("*.md")), FILTERS, QUEUES, WORKER, REDRIVE]
+TOPICS = DOCS / "reference" / "topics.md"
+GROUPS = DOCS / "reference" / "groups.md"
+READERS = DOCS / "reference" / "readers.md"
+TRANSACTIONS = DOCS / "reference" / "transactions.md"
+SCHEDULES = DOCS / "reference" / "schedules.md"
+TIMELINES = DOCS / "reference" / "timelines.md"
+
+#: Pages whose code is run in order, in one directory. Those that are left out are about other files, or have only shell in them.
+RUN = [
+    ROOT / "README.md",
+    *sorted((DOCS / "tutorial").glob("*.md")),
+    *sorted(set((DOCS / "how-to").glob("*.md")) - {DURABILITY, DAMAGE}),
+    *sorted(set((DOCS / "reference").glob("*.md")) - {CLI}),
+]
+
+#: Which page has the table of which class.
+TABLES = {
+    "Broker": QUEUES,
+    "Queue": QUEUES,
+    "Consumer": QUEUES,
+    "Delivery": QUEUES,
+    "Topic": TOPICS,
+    "Group": GROUPS,
+    "Reader": READERS,
+    "Transaction": TRANSACTIONS,
+}
+
+#: What is set when an object is made is no member of its class.
+ATTRIBUTES = {"name", "missed", "ids"}
 ENGINE = DOCS / "internals" / "engine.md"
 FORMAT = DOCS / "internals" / "journal-format.md"
 WORKINGS = DOCS / "internals" / "journal.md"
@@ -156,24 +192,76 @@ def test_the_queues_page_has_another_policy_than_the_code() -> None:
     assert told == {field: getattr(penstock.Policy(), field) for field in penstock.Policy.__struct_fields__}
 
 
-@pytest.mark.parametrize("module", [penstock, aio], ids=["sync", "aio"])
-@pytest.mark.parametrize("kind", ["Broker", "Queue", "Consumer", "Delivery"])
-def test_the_queues_page_has_other_methods_than_the_code(kind: str, module: Any) -> None:
-    told = {name for cells in rows(section(QUEUES, kind)) for name in named_in(cells[0])}
-    exist = {name for name in dir(getattr(module, kind)) if not name.startswith("_")}
-    assert told - {"name"} == exist - {"name"}  # of a consumer it is no member of the class
+@pytest.mark.parametrize("shell", [sync_shell, aio_shell], ids=["sync", "aio"])
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_page_has_other_methods_than_the_code(kind: str, shell: Any) -> None:
+    told = {name for cells in rows(section(TABLES[kind], kind)) for name in named_in(cells[0])}
+    exist = {name for name in dir(getattr(shell, kind)) if not name.startswith("_")}
+    arguments = set(inspect.signature(sync_shell.Topic.subscribe).parameters) if kind == "Topic" else set()
+    assert told - ATTRIBUTES - arguments == exist - ATTRIBUTES
 
 
-@pytest.mark.parametrize("kind", ["Queue", "Broker", "Consumer", "Delivery"])
-def test_the_queues_page_has_other_arguments_than_the_code(kind: str) -> None:
-    for cells in rows(section(QUEUES, kind)):
+@pytest.mark.parametrize("kind", TABLES)
+def test_a_page_has_other_arguments_than_the_code(kind: str) -> None:
+    found = 0
+    for cells in rows(section(TABLES[kind], kind)):
         for name, told in re.findall(r"`(\w+)\(([^`]*)\)`", cells[0]):
-            signature = inspect.signature(getattr(getattr(penstock, kind), name))
-            told_names = re.findall(r"(\w+)(?:=|,|$)", re.sub(r"=[^,]*", "=", told))
-            assert len(told_names) == len(signature.parameters) - 1, name
-            for default in re.findall(r"(\w+=[^,]+)", told):
-                field, _, value = default.partition("=")
-                assert signature.parameters[field].default == eval(value), f"{name}: {field}"
+            check_arguments(getattr(getattr(sync_shell, kind), name), told)
+            found += 1
+    assert found
+
+
+@pytest.mark.parametrize("page", sorted(set(TABLES.values()) | {SCHEDULES}), ids=named)
+def test_a_page_has_other_arguments_where_it_names_a_call_of_a_queue(page: Path) -> None:
+    for name, told in re.findall(r"`(?:queue\.)?(group|delete_group|reader|schedule|unschedule|cancel)\(([^`]*)\)`", page.read_text("utf-8")):
+        if "..." not in told and "…" not in told and '"' not in told.split(",")[0]:
+            check_arguments(getattr(sync_shell.Queue, name), told)
+
+
+def check_arguments(method: Any, told: str) -> None:
+    """Compare the arguments that a page gives a method with those it has."""
+    parameters = list(inspect.signature(method).parameters.values())[1:]
+    told_names = re.findall(r"(\w+)(?:=|,|$)", re.sub(r"=[^,]*", "=", told))
+    assert len(told_names) == len(parameters), method.__name__
+    for parameter, name in zip(parameters, told_names, strict=True):
+        if parameter.default is not inspect.Parameter.empty:
+            assert parameter.name == name, method.__name__
+    for default in re.findall(r"(\w+=[^,]+)", told):
+        field, _, value = default.partition("=")
+        of_that_name = next(one for one in parameters if one.name == field)
+        assert of_that_name.default == eval(value), f"{method.__name__}: {field}"
+    keywords = [one.name for one in parameters if one.kind is inspect.Parameter.KEYWORD_ONLY]
+    assert re.findall(r"(\w+)=", told.partition("*, ")[2]) == keywords, method.__name__
+
+
+def test_the_arguments_of_subscribe_are_not_all_explained() -> None:
+    subscribe, *_ = (cells for cells in rows(section(TOPICS, "Topic")) if cells[0].startswith("`subscribe("))
+    explained = {name for cells in rows(section(TOPICS, "Topic")) for name in named_in(cells[0])}
+    assert set(inspect.signature(sync_shell.Topic.subscribe).parameters) - {"self"} <= explained
+    assert subscribe
+
+
+def test_a_page_has_other_fields_than_the_code() -> None:
+    told = [name for cells in rows(section(GROUPS, "Stats")) for name in named_in(cells[0])]
+    assert told == list(GroupStats.__struct_fields__)
+    fields, words = rows(section(TIMELINES, "Step"))[:9], rows(section(TIMELINES, "Step"))[9:]
+    assert [named_in(cells[0]) for cells in fields] == [[field] for field in trace.Step.__struct_fields__]
+    assert {word for cells in words for word in named_in(cells[0])} == {
+        "published",
+        "leased",
+        *map(trace.told, Outcome),
+    }
+
+
+def numbers(page: Path, heading: str) -> list[int]:
+    return [int(one) for cells in rows(section(page, heading)) for one in re.findall(r"\d+", cells[1])]
+
+
+def test_a_page_has_another_bound_than_the_code() -> None:
+    assert numbers(TRANSACTIONS, "Limits") == [OPERATIONS_MAX, limits.FRAME_BYTES_MAX]
+    assert numbers(TIMELINES, "Limits") == [trace.ROWS_MAX, trace.AGE_US // (3600 * SECOND_US)]
+    assert numbers(SCHEDULES, "Missed ones") == [scheduling.LATE_US // SECOND_US, scheduling.MADE_UP_MAX]
+    assert f"headers `{scheduling.NAME}` (the name) and `{scheduling.DUE}`" in SCHEDULES.read_text("utf-8")
 
 
 def test_the_queues_page_has_other_errors_than_the_code() -> None:
@@ -194,7 +282,7 @@ def test_the_queues_page_has_other_stats_or_headers_than_the_code() -> None:
     told = [name for cells in rows(section(QUEUES, "Stats")) for name in named_in(cells[0])]
     assert told == [
         *QueueStats.__struct_fields__,
-        *sorted(BrokerStats.__struct_fields__, key=told[12:].index),
+        *sorted(BrokerStats.__struct_fields__, key=told[len(QueueStats.__struct_fields__) :].index),
     ]
     headers = {name for cells in rows(section(QUEUES, "Dead letters")) for name in named_in(cells[0])}
     exist = {value for value in vars(letter).values() if isinstance(value, str) and value.startswith("x-")}
