@@ -67,9 +67,6 @@ ID_TIME_BITS: Final = 41  # of milliseconds: 69 years from 2024
 ID_NODE_BITS: Final = 10  # 1024 nodes
 ID_SEQUENCE_BITS: Final = 12  # 4096 ids per node and millisecond, before running ahead of the clock
 
-# An id is a positive signed 64-bit integer.
-NUMBER_MAX: Final = (1 << 63) - 1
-
 # --- journal ---
 
 # Large enough that rotation is rare, small enough to drop, copy and scan in a fraction of a second.

@@ -885,7 +885,7 @@ def test_a_late_close_throws_out_the_next_consumer_of_that_name(topic: Topic) ->
     topic.publish(b"a")
     held = take(new)
     old.close()
-    assert topic.subscription("jobs").consumers() == ["worker"]
+    assert topic.subscription("jobs").consumers() == [new.name]
     held.ack()
 
 

@@ -291,6 +291,7 @@ class JournalExpress:
                 or lanes is None
                 or lane is None
                 or not lanes.count
+                or (consumer is not None and consumer not in group.members)
                 or lane.count != lanes.count
                 or lane._returned
                 or group.tally.count

@@ -38,9 +38,9 @@ class Handing:
             found = alive(log)
             found.used_us = now_us
             here = self.group_of(found, group, now_us)
-            if consumer in here.retired:
+            if consumer is not None and consumer not in here.members:
                 raise BrokerClosed(
-                    f"the consumer {consumer!r} was taken out, or thought dead, and what it had went to others: subscribe again"
+                    f"the consumer {consumer!r} was closed, taken out, or thought dead, and what it had went to others: subscribe again"
                 )
             cursors.heard(here, consumer, now_us)
             deadline_us = None if wait_us is None else now_us + wait_us

@@ -411,6 +411,7 @@ class Monitor:
             self.engine.use(log, now_us)
             if waiting.place[1] in log.groups:
                 cursors.heard(log.groups[waiting.place[1]], waiting.consumer, now_us)
+                self.engine.set_alarm(log)
         return True
 
     # --- beginning and end ---

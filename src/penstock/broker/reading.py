@@ -101,7 +101,7 @@ class Reading:
                 f'{argument.quoted(place)} is no place in a log; give "earliest", "latest", an offset, a time or a message\'s id'
             )
         if offset != log.next_offset:
-            self._require_stored(log, offset, f"offset {offset}")
+            self._require_stored(log, offset, f"offset {argument.quoted(offset)}")
         return offset
 
     def _require_stored(self, log: Log, offset: int, what: str) -> None:
@@ -127,7 +127,7 @@ class Reading:
                     return offset
                 break
         raise InvalidArgument(
-            f"no message with the id {id} is stored in {log.name!r}: it was never there, was consumed, dropped, or has expired"
+            f"no message with the id {argument.quoted(id)} is stored in {log.name!r}: it was never there, was consumed, dropped, or has expired"
         )
 
     def _of_time(self, log: Log, time_us: int) -> int:

@@ -77,6 +77,7 @@ class _Plan:
         self._held: set[tuple[Log, str, int]] = set()
         self._coming: dict[Log, tuple[int, int]] = {}  # messages and bytes, by log
         self._repeated: dict[Log | str, set[str]] = {}
+        self._payloads: set[tuple[int, ...]] = set()
 
     def settle(self, step: Operation, receipts: Receipts) -> None:
         log = alive(step.log)  # type: ignore[arg-type]
@@ -127,6 +128,10 @@ class _Plan:
         check_sizes(policy, batch)
         self.publishes.append((log if log is not None else str(target), batch))
         self.bytes += bytes_of(batch) + (DECLARATION_BYTES_MAX if log is None else 0)
+        payloads = tuple(map(id, batch.payloads))
+        if payloads in self._payloads:  # they are stored once
+            self.bytes -= batch.size
+        self._payloads.add(payloads)
         if log is None:
             return
         fresh = self._without_repeats(log, batch)

@@ -155,19 +155,32 @@ def detach(
     if consumer in group.retired:
         group.retired.discard(consumer)
         return
-    if group.members.pop(consumer, None) is not None and retire:
-        group.retired.add(consumer)
-    held = group.leases.held_for(consumer)
+    held = _taken_out(group, consumer, retire=retire)
     if held:
         numbers = [group.leases.number_of(offset) for offset in held]
         engine.give_back(log, group, held, numbers, now_us, change)
-    engine.stirred.add(log)
-    if not group.durable and not group.members and group.name in log.groups:
-        unsubscribe(engine, log, group, now_us, change)
+    _end_if_left(engine, log, group, now_us, change)
 
 
 def bury_silent_members(engine: Engine, log: Log, group: Group, now_us: int, change: Change) -> None:
-    """Consumers that were to be heard of, and were not for too long, are thought dead."""
+    """Consumers that were to be heard of, and were not for too long, are thought dead. What killed them may have been its last attempt."""
     silent = [name for name, member in group.members.items() if (member.dead_us or now_us + 1) <= now_us]
     for name in silent:
-        detach(engine, log, group, name, now_us, change, retire=True)
+        held = _taken_out(group, name, retire=True)
+        if held:
+            engine.end_leases(log, group, held, now_us, change)
+    if silent:
+        _end_if_left(engine, log, group, now_us, change)
+
+
+def _taken_out(group: Group, consumer: str, *, retire: bool) -> list[int]:
+    """What a consumer has that is no longer a member."""
+    if group.members.pop(consumer, None) is not None and retire:
+        group.retired.add(consumer)
+    return group.leases.held_for(consumer)
+
+
+def _end_if_left(engine: Engine, log: Log, group: Group, now_us: int, change: Change) -> None:
+    engine.stirred.add(log)
+    if not group.durable and not group.members and group.name in log.groups:
+        unsubscribe(engine, log, group, now_us, change)

@@ -654,13 +654,13 @@ class Engine:
             cursors.bury_silent_members(self, log, group, now_us, change)
             overdue = group.leases.pop_overdue(now_us)
             if overdue:
-                self._end_leases(log, group, overdue, now_us, change)
+                self.end_leases(log, group, overdue, now_us, change)
         retention.update(self, log, now_us)
         schedules.fire(self, log, now_us, change)
         if log.unused_us is not None and log.unused_us <= now_us:
             self.delete(log, now_us, change)
 
-    def _end_leases(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
+    def end_leases(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
         """Nobody settled them in time: they go back to their places, or that was their last attempt."""
         with suppress(DiskFull):  # then they are attempted again, and die when there is room
             last = self.at_their_last(log, group, offsets)
@@ -727,7 +727,7 @@ class Engine:
             log.fall_due(now_us)
             self._expire(log, now_us, change, of_the_past=True)
             for group in log.groups.values():
-                self._end_leases(log, group, group.leases.offsets(), now_us, change)
+                self.end_leases(log, group, group.leases.offsets(), now_us, change)
             schedules.fire(self, log, now_us, change)
             self.set_alarm(log)
         self.advance(now_us, change)

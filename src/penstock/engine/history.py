@@ -32,7 +32,7 @@ from penstock.engine.events import (
 from penstock.engine.group import Group
 from penstock.engine.lane import Piece
 from penstock.engine.lease import Lease
-from penstock.engine.log import Log, Position
+from penstock.engine.log import NOTHING_KEPT, Log, Position
 
 if TYPE_CHECKING:
     from penstock.engine.engine import Engine
@@ -40,6 +40,20 @@ if TYPE_CHECKING:
 
 def replay(engine: Engine, event: Event, time_us: int) -> None:
     """Take in what an earlier owner recorded, at the time it did."""
+    _keep(engine, event, time_us)  # as it was before, and is after
+    _take_in(engine, event, time_us)
+    _keep(engine, event, time_us)
+
+
+def _keep(engine: Engine, event: Event, time_us: int) -> None:
+    """Where messages are kept for a time, or for readers: those that were kept no longer by then."""
+    log = engine.logs.get(event.log)
+    if log is not None and (log.kept_from < NOTHING_KEPT or log.floor < NOTHING_KEPT or log.readers):
+        happened_us = 0 if isinstance(event, Published) else event.time_us
+        retention.update(engine, log, max(time_us, happened_us))
+
+
+def _take_in(engine: Engine, event: Event, time_us: int) -> None:
     if isinstance(event, Published):
         _published(engine, event, time_us)
     elif isinstance(event, Declared) and event.action in OF_THE_LOG:
@@ -52,7 +66,7 @@ def replay(engine: Engine, event: Event, time_us: int) -> None:
             log.fall_due(max(time_us, event.time_us))
             _said(engine, log, event)
         elif isinstance(event, Positioned):
-            _positioned(engine, log, event)
+            log.readers.setdefault(event.reader, Position(event.offset)).offset = event.offset
         elif isinstance(event, Scheduled):
             schedules.take_in(log, event.name, event.due_us, event.body)
         else:
@@ -78,16 +92,9 @@ def _said(engine: Engine, log: Log, event: Declared) -> None:
         cursors.part(engine, log, group, event.time_us)
     elif event.action == Action.READER:
         log.readers[event.name] = msgspec.msgpack.decode(event.body, type=Position)
-        retention.update(engine, log, event.time_us)
     elif event.action == Action.FORGET:
         log.readers.pop(event.name, None)
         retention.update(engine, log, event.time_us)
-
-
-def _positioned(engine: Engine, log: Log, event: Positioned) -> None:
-    found = log.readers.setdefault(event.reader, Position(event.offset))
-    found.offset = event.offset
-    retention.update(engine, log, event.time_us)
 
 
 def _declared(engine: Engine, event: Declared) -> None:
@@ -99,7 +106,6 @@ def _declared(engine: Engine, event: Declared) -> None:
         engine.forget(log)
     elif log is not None:
         engine.aim(log, -1)
-        retention.update(engine, log, event.time_us)
         log.milestones.begin_anew(log.next_offset, event.time_us)
         log.policy = declared.policy
         engine.aim(log, 1)
@@ -126,6 +132,8 @@ def _published(engine: Engine, event: Published, time_us: int) -> None:
     if log.policy.max_bytes is not None:
         log.note_sizes(event.first, batch)
     log.arrive(event.first, batch)
+    if not log.groups:
+        engine.release(log, [range(event.first, log.arrived)], time_us)
 
 
 def _settled(engine: Engine, log: Log, group: Group, event: Settled) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from penstock.clock import SECOND_US
-from penstock.engine.change import Change
+from penstock.engine.change import Change, Firing
 from penstock.engine.events import Outcome, Scheduled
 from penstock.engine.log import Log, Schedule
 from penstock.errors import DiskFull, PenstockError
@@ -19,6 +19,9 @@ if TYPE_CHECKING:
 
 #: More than a message of a schedule, and the record that it fired, take beside what they hold.
 OVERHEAD_BYTES: Final = 2048
+
+#: How long a schedule waits that cannot be followed now.
+PAUSE_US: Final = 60 * SECOND_US
 
 
 def put(
@@ -39,14 +42,11 @@ def take_in(log: Log, name: str, due_us: int | None, body: bytes) -> None:
 
 def fire(engine: Engine, log: Log, now_us: int, change: Change) -> None:
     """Publish what is due by now."""
-    if engine.recur is None:
-        return
     for name, schedule in list(log.schedules.items()):
         if schedule.next_us <= now_us:
-            try:
-                firing = engine.recur(log, name, schedule.body, schedule.due_us, now_us)
-            except PenstockError:  # this machine does not know the time zone, say: everything else goes on
-                schedule.again_us = now_us + 60 * SECOND_US
+            firing = _firing(engine, log, name, schedule, now_us)
+            if firing is None:
+                schedule.again_us = now_us + PAUSE_US
                 continue
             size = sum(batch.size for batch in firing.batches) + len(schedule.body)
             try:
@@ -66,6 +66,16 @@ def fire(engine: Engine, log: Log, now_us: int, change: Change) -> None:
                     continue
             put(engine, log, name, firing.due_us, schedule.body, now_us, change)
             change.cut()
+
+
+def _firing(engine: Engine, log: Log, name: str, schedule: Schedule, now_us: int) -> Firing | None:
+    """What it does now; None if nobody can say: this machine does not know the time zone, perhaps. Everything else goes on."""
+    try:
+        return (
+            None if engine.recur is None else engine.recur(log, name, schedule.body, schedule.due_us, now_us)
+        )
+    except PenstockError:
+        return None
 
 
 def cancel(engine: Engine, log: Log, offset: int, now_us: int, change: Change) -> bool:
