@@ -250,9 +250,10 @@ def nameless() -> InvalidArgument:
 
 
 def known_consumer(name: str, known: list[str]) -> str:
-    if name not in known:
+    plain = argument.text(name)
+    if plain is None or plain not in known:
         raise InvalidArgument(f"there is no consumer {argument.quoted(name)}; there are {known}")
-    return name
+    return plain
 
 
 def of_group(stats: QueueStats, name: str) -> GroupStats:

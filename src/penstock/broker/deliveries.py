@@ -113,7 +113,7 @@ def _each(column: Any, start: int, stop: int) -> Iterable[Any]:
 
 def receipts(found: Iterable[Leased], queue: Any) -> list[Receipts]:
     """What acknowledges deliveries, by group. They must be of this queue; those that were settled when they were handed out are left out."""
-    if not issubclass(type(found), Iterable):
+    if not issubclass(type(found), Iterable) or issubclass(type(found), str | bytes):
         raise InvalidArgument(f"{argument.quoted(found)} is not a list of deliveries")
     listed = found if type(found) is list else list(found)
     for kind in set(map(type, listed)):

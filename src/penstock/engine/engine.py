@@ -46,7 +46,7 @@ from penstock.engine.events import (
     rising,
     runs,
 )
-from penstock.engine.group import Group
+from penstock.engine.group import Group, Terms
 from penstock.engine.lane import Piece
 from penstock.engine.lane import part as part_of
 from penstock.engine.lease import Lease
@@ -261,7 +261,7 @@ class Engine:
 
     def append(self, log: Log, batch: Batch, change: Change) -> None:
         if not log.groups and log.kind == "queue":
-            log.group()
+            self._make_default_group(log, batch, change)
         first = log.next_offset
         count = len(batch.ids)
         log.next_offset = first + count
@@ -273,6 +273,16 @@ class Engine:
             log.note_sizes(first, batch)
         change.events.append(Published(log.number, first, batch))
         change.arrivals.append((log, first, batch))
+
+    def _make_default_group(self, log: Log, batch: Batch, change: Change) -> None:
+        """A queue's own group comes with its first message. If groups were there before, it is said what it begins with."""
+        if not log.next_offset:
+            log.group()
+            return
+        times = batch.timestamp_us
+        now_us = times if isinstance(times, int) else max(times)
+        begin = cursors.beginning(self, log, 0, Terms())
+        cursors.subscribe(self, log, logs.DEFAULT_GROUP, begin, now_us, change)
 
     def arrive(self, arrivals: Sequence[tuple[Log, int, Batch]], now_us: int) -> None:
         """What was published is durable."""
