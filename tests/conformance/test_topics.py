@@ -95,14 +95,14 @@ def test_a_deleted_topic_is_still_there(home: Home, topic: Topic) -> None:
     assert list(home.broker.list_topics()) == []
     for call in (
         lambda: topic.publish(b"c"),
-        lambda: topic.stats(),
+        topic.stats,
         lambda: topic.subscribe("other"),
         lambda: topic.subscription("audit"),
         lambda: topic.unsubscribe("audit"),
-        lambda: topic.subscriber_count(),
-        lambda: topic.purge(),
-        lambda: topic.peek(),
-        lambda: consumer.receive(),
+        topic.subscriber_count,
+        topic.purge,
+        topic.peek,
+        consumer.receive,
     ):
         with pytest.raises(TopicNotFound, match="was deleted"):
             call()
@@ -209,7 +209,7 @@ def test_an_altered_policy_does_not_hold_for_subscriptions_that_exist(home: Home
 
 def test_at_most_once_is_forgotten_in_a_subscription(home: Home, restart: Restart) -> None:
     topic = home.broker.topic("events", delivery="at-most-once")
-    one, two = topic.subscribe("one"), topic.subscribe("two")
+    one, _two = topic.subscribe("one"), topic.subscribe("two")
     topic.publish_many([b"a", b"b"])
     take(one)
     topic = restart().topic("events")
