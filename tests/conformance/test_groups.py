@@ -690,6 +690,29 @@ def test_a_consumer_whose_wait_was_in_vain_is_thought_dead_at_once(home: Home, p
     assert group.consumers() == []
 
 
+def test_a_consumer_that_falls_silent_with_what_it_waited_for_keeps_it(home: Home, patient: Queue) -> None:
+    group = patient.group("jobs")
+    consumer = group.add_consumer("one", heartbeat=10)
+    waiting = start(consumer.receive, timeout=None)
+    in_line(patient, 1)
+    home.advance(60)
+    patient.publish(b"a")
+    assert payload_of(waiting) == b"a"
+    home.advance(11)
+    assert group.consumers() == []
+    assert take(group).payload == b"a"
+
+
+def test_a_consumer_that_was_removed_takes_messages(queue: Queue) -> None:
+    group = queue.group("jobs")
+    consumer = group.add_consumer("one")
+    group.remove_consumer("one")
+    queue.publish(b"a")
+    with suppress(PenstockError):
+        assert consumer.receive() is None
+    assert take(group).payload == b"a"
+
+
 def test_a_consumer_without_a_heartbeat_is_thought_dead(home: Home, patient: Queue) -> None:
     group = patient.group("jobs")
     consumer = group.add_consumer("one")

@@ -1331,3 +1331,30 @@ def test_deleting_and_making_a_topic_while_others_use_it_breaks_the_broker(home:
     consumer = topic.subscribe("last")
     topic.publish(b"a")
     assert drain(consumer) == [b"a"]
+
+
+def test_subscribers_that_come_beside_publishers_miss_something_after_they_began(
+    home: Home, topic: Topic, restart: Restart
+) -> None:
+    """Each has everything from some message on: nothing is missing behind the first one it gets."""
+
+    def publish(producer: int) -> None:
+        for n in range(40):
+            topic.publish(b"%d-%d" % (producer, n))
+
+    topic.subscribe("keeper")
+    publishing = [start(publish, p) for p in range(3)]
+    made = 0
+    while not all(one.done() for one in publishing):
+        topic.subscribe(f"s{made % 10}").close()
+        made += 1
+    all_of(publishing)
+    topic = restart().topic("events")
+    for name in groups(topic):
+        offsets = []
+        with topic.subscribe(name) as consumer:
+            while (delivery := consumer.receive()) is not None:
+                offsets.append(delivery.offset)
+                delivery.ack()
+        assert offsets == list(range(120 - len(offsets), 120))
+    assert holding(topic) == NOTHING
