@@ -14,7 +14,15 @@ from penstock.broker import upkeep
 from tests.conformance.background import all_of, start
 from tests.conformance.conftest import Restart
 from tests.conformance.home import Home
-from tests.conformance.observations import EVERYTHING, counts, drain, expected, payloads, survives_a_restart, take
+from tests.conformance.observations import (
+    EVERYTHING,
+    counts,
+    drain,
+    expected,
+    payloads,
+    survives_a_restart,
+    take,
+)
 from tests.conformance.surface import Broker, Log, Queue, Reader, Topic
 from tests.unit.broker.patience import until
 
@@ -56,7 +64,7 @@ class Kept:
         self.kind = kind
         self.log: Log = broker.queue("log", **policy) if kind == "queue" else broker.topic("log", **policy)
         if kind == "topic":
-            self.log.subscribe("s")  # type: ignore[attr-defined]
+            self.log.subscribe("s")
 
     def again(self, broker: Broker) -> None:
         self.log = broker.queue("log") if self.kind == "queue" else broker.topic("log")
