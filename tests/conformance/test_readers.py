@@ -187,7 +187,9 @@ def test_readers_get_in_each_others_way(queue: Queue, letters: list[int]) -> Non
         assert next_one(reader) == (LETTERS[n % 5 + 1] if n % 5 < 4 else None)
 
 
-def test_two_of_one_name_share_their_position_before_it_is_committed(queue: Queue, letters: list[int]) -> None:
+def test_two_of_one_name_share_their_position_before_it_is_committed(
+    queue: Queue, letters: list[int]
+) -> None:
     one, other = queue.reader("r"), queue.reader("r")
     assert (next_one(one), next_one(other), next_one(one)) == (b"a", b"a", b"b")
     one.commit()

@@ -14,7 +14,15 @@ from penstock.broker import upkeep
 from tests.conformance.background import all_of, start
 from tests.conformance.conftest import Restart
 from tests.conformance.home import Home
-from tests.conformance.observations import EVERYTHING, counts, drain, expected, payloads, survives_a_restart, take
+from tests.conformance.observations import (
+    EVERYTHING,
+    counts,
+    drain,
+    expected,
+    payloads,
+    survives_a_restart,
+    take,
+)
 from tests.conformance.surface import Broker, Log, Queue, Reader, Topic
 from tests.unit.broker.patience import until
 

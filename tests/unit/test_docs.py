@@ -213,7 +213,10 @@ def test_a_page_has_other_arguments_than_the_code(kind: str) -> None:
 
 @pytest.mark.parametrize("page", sorted(set(TABLES.values()) | {SCHEDULES}), ids=named)
 def test_a_page_has_other_arguments_where_it_names_a_call_of_a_queue(page: Path) -> None:
-    for name, told in re.findall(r"`(?:queue\.)?(group|delete_group|reader|schedule|unschedule|cancel)\(([^`]*)\)`", page.read_text("utf-8")):
+    for name, told in re.findall(
+        r"`(?:queue\.)?(group|delete_group|reader|schedule|unschedule|cancel)\(([^`]*)\)`",
+        page.read_text("utf-8"),
+    ):
         if "..." not in told and "…" not in told and '"' not in told.split(",")[0]:
             check_arguments(getattr(sync_shell.Queue, name), told)
 

@@ -229,7 +229,7 @@ def played(policy: dict[str, Any], given: list[tuple[str, int, int, int]]) -> Su
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
-@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(given=commands)
 def test_the_same_events_give_another_engine(
     policy: dict[str, Any], given: list[tuple[str, int, int, int]]
@@ -244,7 +244,7 @@ def test_the_same_events_give_another_engine(
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
-@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(given=commands)
 def test_it_matters_how_an_engine_was_opened(
     policy: dict[str, Any], given: list[tuple[str, int, int, int]]
@@ -265,7 +265,7 @@ def test_it_matters_how_an_engine_was_opened(
 
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
-@settings(max_examples=120, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(given=commands)
 def test_an_owner_who_takes_over_sees_something_else(
     policy: dict[str, Any], given: list[tuple[str, int, int, int]]
