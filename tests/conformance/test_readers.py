@@ -68,7 +68,7 @@ def test_a_reader_skips_or_repeats_or_disorders(log: Log) -> None:
     reader = log.reader("r")
     found = [reader.read(), *reader.read_many(3), *reader.read_many(3)]
     assert [(one.payload, one.id, one.offset) for one in found if one] == [
-        (letter, id, offset) for offset, (letter, id) in enumerate(zip(LETTERS, ids, strict=True))
+        (letter, given, offset) for offset, (letter, given) in enumerate(zip(LETTERS, ids, strict=True))
     ]
     assert reader.read() is None
     assert reader.read_many(5) == []
@@ -587,9 +587,8 @@ def test_seek_loses_its_way_among_many(home: Home) -> None:
         {"offset": 6},
         {"offset": 10**15},
         {"message_id": 0},
-        {"message_id": -1},
-        {"message_id": 2**63},
         {"message_id": 1},
+        {"message_id": 2**62},
     ],
     ids=str,
 )
@@ -615,9 +614,9 @@ def test_a_consumed_expired_or_foreign_message_can_be_sought(
     take(queue).ack()
     home.advance(5)
     reader = queue.reader("r")
-    for id in (letters[0], brief, foreign):
-        with pytest.raises(InvalidArgument, match=str(id)):
-            reader.seek(message_id=id)
+    for gone in (letters[0], brief, foreign):
+        with pytest.raises(InvalidArgument, match=str(gone)):
+            reader.seek(message_id=gone)
     for offset in (0, 5):
         with pytest.raises(InvalidArgument, match=f"offset {offset} "):
             reader.seek(offset=offset)
@@ -635,6 +634,8 @@ def test_a_consumed_expired_or_foreign_message_can_be_sought(
         {"offset": "0"},
         {"offset": True},
         {"message_id": "7"},
+        {"message_id": -1},
+        {"message_id": 2**63},
         {"message_id": None},
         {"timestamp": 7},
         {"timestamp": datetime(2026, 1, 1)},  # noqa: DTZ001

@@ -64,7 +64,7 @@ class Kept:
         self.kind = kind
         self.log: Log = broker.queue("log", **policy) if kind == "queue" else broker.topic("log", **policy)
         if kind == "topic":
-            self.log.subscribe("s")  # type: ignore[attr-defined]
+            self.log.subscribe("s")
 
     def again(self, broker: Broker) -> None:
         self.log = broker.queue("log") if self.kind == "queue" else broker.topic("log")

@@ -95,14 +95,14 @@ def test_a_deleted_topic_is_still_there(home: Home, topic: Topic) -> None:
     assert list(home.broker.list_topics()) == []
     for call in (
         lambda: topic.publish(b"c"),
-        lambda: topic.stats(),
+        topic.stats,
         lambda: topic.subscribe("other"),
         lambda: topic.subscription("audit"),
         lambda: topic.unsubscribe("audit"),
-        lambda: topic.subscriber_count(),
-        lambda: topic.purge(),
-        lambda: topic.peek(),
-        lambda: consumer.receive(),
+        topic.subscriber_count,
+        topic.purge,
+        topic.peek,
+        consumer.receive,
     ):
         with pytest.raises(TopicNotFound, match="was deleted"):
             call()
@@ -209,7 +209,7 @@ def test_an_altered_policy_does_not_hold_for_subscriptions_that_exist(home: Home
 
 def test_at_most_once_is_forgotten_in_a_subscription(home: Home, restart: Restart) -> None:
     topic = home.broker.topic("events", delivery="at-most-once")
-    one, two = topic.subscribe("one"), topic.subscribe("two")
+    one, _two = topic.subscribe("one"), topic.subscribe("two")
     topic.publish_many([b"a", b"b"])
     take(one)
     topic = restart().topic("events")
@@ -1331,3 +1331,30 @@ def test_deleting_and_making_a_topic_while_others_use_it_breaks_the_broker(home:
     consumer = topic.subscribe("last")
     topic.publish(b"a")
     assert drain(consumer) == [b"a"]
+
+
+def test_subscribers_that_come_beside_publishers_miss_something_after_they_began(
+    home: Home, topic: Topic, restart: Restart
+) -> None:
+    """Each has everything from some message on: nothing is missing behind the first one it gets."""
+
+    def publish(producer: int) -> None:
+        for n in range(40):
+            topic.publish(b"%d-%d" % (producer, n))
+
+    topic.subscribe("keeper")
+    publishing = [start(publish, p) for p in range(3)]
+    made = 0
+    while not all(one.done() for one in publishing):
+        topic.subscribe(f"s{made % 10}").close()
+        made += 1
+    all_of(publishing)
+    topic = restart().topic("events")
+    for name in groups(topic):
+        offsets = []
+        with topic.subscribe(name) as consumer:
+            while (delivery := consumer.receive()) is not None:
+                offsets.append(delivery.offset)
+                delivery.ack()
+        assert offsets == list(range(120 - len(offsets), 120))
+    assert holding(topic) == NOTHING
