@@ -934,6 +934,31 @@ def test_an_old_segment_with_a_few_live_messages_is_kept_or_they_are_lost(home: 
     assert numbers(drain(after.queue("queue"))) == list(range(25, 50))
 
 
+@survives_a_restart
+@pytest.mark.parametrize("on_expire", ["drop", "dead-letter"])
+@pytest.mark.parametrize("how", ["requeue", "nack", "reject", "close"])
+def test_an_expired_message_that_was_given_back_comes_again_after_a_crash(
+    home: Home, busy: None, on_expire: str, how: str
+) -> None:
+    """It was in somebody's hands when a snapshot was taken."""
+    queue = home.broker.queue("q", visibility_timeout=500, on_expire=on_expire)
+    consumer = queue.subscribe("w")
+    queue.publish(b"brief", ttl=10)
+    delivery = take(consumer)
+    home.advance(11)
+    before = journal(home.broker).sequence
+    consumed(home.broker.queue("beside"), 3)
+    until(lambda: any(one > before for one in journal(home.broker).snapshots))
+    if how == "close":
+        consumer.close()
+    else:
+        getattr(delivery, how)()
+    found = counts(queue)
+    queue = home.crash().queue("q")
+    assert counts(queue) == found
+    assert queue.receive() is None
+
+
 # --- everything at once ---
 
 
