@@ -15,8 +15,8 @@ ORDERS = 12
 def work(consumer: penstock.Consumer, done: list[str], enough: threading.Event) -> None:
     """A worker's thread. It ends when its consumer is closed."""
     for delivery in consumer:
-        done.append(delivery.payload.decode())
         delivery.ack()
+        done.append(delivery.payload.decode())
         if len(done) == ORDERS:
             enough.set()
 

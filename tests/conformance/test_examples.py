@@ -52,6 +52,50 @@ next: pump out the cellar
 200  sweep the floor
 200  empty the bin
 """,
+    "publish_subscribe.py": """\
+subscriptions: 3
+dashboard: order 1, order 2, order 3
+europe: order 1, order 3
+subscriptions: 2
+audit is behind by 3
+audit: order 1, order 2, order 3
+redriven: 1
+europe: order 4
+audit: order 4
+routed to: reports.eu, reports.us
+""",
+    "consumer_groups.py": """\
+shipping: 12 to do, billing: 12 to do
+shipping did 12 orders, 12 different ones
+shipping: 0 to do, billing: 12 to do
+clumsy has order 0, and goes
+careful has order 0, attempt 2
+careful has order 1, attempt 1
+billing did 12 orders, 12 different ones
+depth: 0
+""",
+    "replay.py": """\
+waiting: 0
+read: order 1, order 2, order 3; behind by 1
+goes on at 3: order 4
+from offset 1: order 2, order 3, order 4
+from the start: order 1, order 2, order 3, order 4
+refused: no message with the id 4711 is stored in 'orders'
+works again on order 3, attempt 1
+works again on order 4, attempt 1
+follows: order 5
+follows: order 6
+committed: 6, missed: 0
+""",
+    "transactions.py": """\
+orders: 2, dead: 0, invoices: 20 euros for valves
+3 pipes, attempt 2
+some pumps, attempt 1
+  rejected, and a complaint made
+orders: 0, dead: 1, invoices: 20 euros for valves, 30 euros for pipes
+too late: nothing was published
+orders: 1, dead: 1, invoices: 20 euros for valves, 30 euros for pipes
+""",
 }
 
 

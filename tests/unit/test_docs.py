@@ -17,9 +17,7 @@ import pytest
 
 import penstock
 from penstock import aio, limits
-from penstock.broker import aio as aio_shell
 from penstock.broker import scheduling, trace
-from penstock.broker import sync as sync_shell
 from penstock.broker.port import BrokerStats, GroupStats, QueueStats
 from penstock.broker.transaction import OPERATIONS_MAX
 from penstock.clock import SECOND_US
@@ -192,12 +190,12 @@ def test_the_queues_page_has_another_policy_than_the_code() -> None:
     assert told == {field: getattr(penstock.Policy(), field) for field in penstock.Policy.__struct_fields__}
 
 
-@pytest.mark.parametrize("shell", [sync_shell, aio_shell], ids=["sync", "aio"])
+@pytest.mark.parametrize("module", [penstock, aio], ids=["sync", "aio"])
 @pytest.mark.parametrize("kind", TABLES)
-def test_a_page_has_other_methods_than_the_code(kind: str, shell: Any) -> None:
+def test_a_page_has_other_methods_than_the_code(kind: str, module: Any) -> None:
     told = {name for cells in rows(section(TABLES[kind], kind)) for name in named_in(cells[0])}
-    exist = {name for name in dir(getattr(shell, kind)) if not name.startswith("_")}
-    arguments = set(inspect.signature(sync_shell.Topic.subscribe).parameters) if kind == "Topic" else set()
+    exist = {name for name in dir(getattr(module, kind)) if not name.startswith("_")}
+    arguments = set(inspect.signature(penstock.Topic.subscribe).parameters) if kind == "Topic" else set()
     assert told - ATTRIBUTES - arguments == exist - ATTRIBUTES
 
 
@@ -206,7 +204,7 @@ def test_a_page_has_other_arguments_than_the_code(kind: str) -> None:
     found = 0
     for cells in rows(section(TABLES[kind], kind)):
         for name, told in re.findall(r"`(\w+)\(([^`]*)\)`", cells[0]):
-            check_arguments(getattr(getattr(sync_shell, kind), name), told)
+            check_arguments(getattr(getattr(penstock, kind), name), told)
             found += 1
     assert found
 
@@ -218,7 +216,7 @@ def test_a_page_has_other_arguments_where_it_names_a_call_of_a_queue(page: Path)
         page.read_text("utf-8"),
     ):
         if "..." not in told and "…" not in told and '"' not in told.split(",")[0]:
-            check_arguments(getattr(sync_shell.Queue, name), told)
+            check_arguments(getattr(penstock.Queue, name), told)
 
 
 def check_arguments(method: Any, told: str) -> None:
@@ -240,7 +238,7 @@ def check_arguments(method: Any, told: str) -> None:
 def test_the_arguments_of_subscribe_are_not_all_explained() -> None:
     subscribe, *_ = (cells for cells in rows(section(TOPICS, "Topic")) if cells[0].startswith("`subscribe("))
     explained = {name for cells in rows(section(TOPICS, "Topic")) for name in named_in(cells[0])}
-    assert set(inspect.signature(sync_shell.Topic.subscribe).parameters) - {"self"} <= explained
+    assert set(inspect.signature(penstock.Topic.subscribe).parameters) - {"self"} <= explained
     assert subscribe
 
 

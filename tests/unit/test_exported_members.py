@@ -11,12 +11,12 @@ from penstock import errors
 
 PUBLIC = """
 Backoff BatchTooLarge Broker BrokerClosed Consumer CorruptJournal Delivery DirectoryLocked DiskFull Forbidden ForkedProcess
-InvalidArgument InvalidName JournalFailed LeaseLost MaintenanceFailed Message MessageExpired MessageTooLarge MissingExtra
-PenstockError Policy PolicyConflict Queue QueueFull QueueNotFound QuotaExceeded Reject Retry ShardUnavailable TopicNotFound
-Unauthorized Worker WrongKind __version__ aio open
+Group InvalidArgument InvalidName JournalFailed LeaseLost MaintenanceFailed Message MessageExpired MessageTooLarge MissingExtra
+PenstockError Policy PolicyConflict Queue QueueFull QueueNotFound QuotaExceeded Reader Reject Retry ShardUnavailable Topic
+TopicNotFound Transaction Unauthorized Worker WrongKind __version__ aio open
 """.split()
 
-PUBLIC_AIO = "Broker Consumer Delivery Queue Worker open".split()
+PUBLIC_AIO = "Broker Consumer Delivery Group Queue Reader Topic Transaction Worker open".split()
 
 
 def test_a_public_name_appeared_or_vanished() -> None:

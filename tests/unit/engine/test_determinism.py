@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from penstock.clock import SECOND_US
@@ -267,6 +267,9 @@ def test_it_matters_how_an_engine_was_opened(
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @settings(max_examples=120, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(given=commands)
+@example(given=[("publish", 1, 0, 0), ("wait", 0, 8, 0), ("position", 1, 0, 0)])
+@example(given=[("publish", 1, 0, 0), ("publish", 1, 0, 0), ("publish", 1, 1, 0), ("position", 1, 0, 0)])
+@example(given=[("publish", 0, 0, 0), ("publish", 0, 1, 0), ("subscribe", 0, 1, 0), ("position", 0, 0, 0)])
 def test_an_owner_who_takes_over_sees_something_else(
     policy: dict[str, Any], given: list[tuple[str, int, int, int]]
 ) -> None:
