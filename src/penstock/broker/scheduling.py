@@ -87,21 +87,21 @@ def recur(take_ids: Callable[[int], Sequence[int]]) -> Recur:
     """What the engine asks when something is due."""
 
     def fire(log: Log, name: str, body: bytes, due_us: int, now_us: int) -> Firing:
-        found = msgspec.msgpack.decode(body, type=Recurring)
         try:
+            found = msgspec.msgpack.decode(body, type=Recurring)
             dues = _due_now(found, due_us, now_us)
-        except PenstockError as error:
+            next_us = next_due_us(found.when, max(now_us, due_us))
+        except (PenstockError, msgspec.MsgspecError) as error:
             _LOG.warning(
                 "the schedule %r of %r cannot be followed now, and will be tried again: %s",
                 name,
                 log.name,
                 error,
             )
-            raise
-        return Firing(
-            [_batch(found, name, due, now_us, take_ids) for due in dues],
-            next_due_us(found.when, max(now_us, due_us)),
-        )
+            raise InvalidArgument(
+                f"the schedule {name!r} of {log.name!r} cannot be followed: {error}"
+            ) from error
+        return Firing([_batch(found, name, due, now_us, take_ids) for due in dues], next_us)
 
     return fire
 

@@ -113,7 +113,7 @@ class MemoryShelf:
 class MemoryLog:
     """The messages of one log. A batch is kept as long as any of its messages is; there is nothing for each of them."""
 
-    __slots__ = ("_batches", "_gone", "_left", "_starts", "singles")
+    __slots__ = ("_batches", "_gone", "_left", "_starts", "last", "singles")
 
     def __init__(self) -> None:
         # Of a plain message that came by the short way only (payload, id, time) is kept.
@@ -122,17 +122,13 @@ class MemoryLog:
         self._batches: list[Batch | None] = []
         self._left: list[int] = []  # how many of each are still needed
         self._gone = 0  # so many at the front are needed no more
+        self.last = -1  # the last offset that was in a batch
 
     def add(self, batch: Batch) -> None:
+        self.last = batch.first + len(batch.ids) - 1
         self._starts.append(batch.first)
         self._batches.append(batch)
         self._left.append(len(batch.ids))
-
-    @property
-    def last(self) -> int:
-        """The last offset that is in a batch; -1 if there is none."""
-        batch = self._batches[-1] if self._batches else None
-        return -1 if batch is None else batch.first + len(batch.ids) - 1
 
     def find(self, offset: int) -> Batch | None:
         """The batch that holds an offset."""

@@ -21,6 +21,9 @@ from penstock.ranges import RangeSet
 if TYPE_CHECKING:
     from penstock.engine.engine import Engine
 
+#: Names that are kept of consumers that were taken out, or thought dead.
+RETIRED_MAX: Final = 100
+
 #: Keys are asked for so many at a time.
 KEYS_AT_ONCE: Final = 1000
 
@@ -153,7 +156,7 @@ def detach(
     One that does not go by itself (`retire`) keeps its name, so that what it does later is not taken for another one's.
     """
     if consumer in group.retired:
-        group.retired.discard(consumer)
+        del group.retired[consumer]
         return
     held = _taken_out(group, consumer, retire=retire)
     if held:
@@ -176,7 +179,9 @@ def bury_silent_members(engine: Engine, log: Log, group: Group, now_us: int, cha
 def _taken_out(group: Group, consumer: str, *, retire: bool) -> list[int]:
     """What a consumer has that is no longer a member."""
     if group.members.pop(consumer, None) is not None and retire:
-        group.retired.add(consumer)
+        group.retired[consumer] = None
+        if len(group.retired) > RETIRED_MAX:
+            del group.retired[next(iter(group.retired))]
     return group.leases.held_for(consumer)
 
 

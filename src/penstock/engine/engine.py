@@ -296,7 +296,7 @@ class Engine:
                 self.set_alarm(log)
             if log.kept_from < logs.NOTHING_KEPT:
                 retention.update(self, log, now_us)
-            elif not log.groups:  # a topic that nobody listens to
+            if not log.groups:  # a topic that nobody listens to
                 self.release(log, [range(first, log.arrived)], now_us)
             self.stirred.add(log)
 
@@ -767,9 +767,10 @@ class Engine:
 
 
 def _only_kept(log: Log) -> list[range]:
-    """What is stored though no group needs it."""
-    start = min(log.kept_from, log.arrived)
-    return log.settled_by_all(start, log.arrived) if log.groups else [range(start, log.arrived)]
+    """What is stored though no group needs it. A queue without any stores what it has until one comes."""
+    if not log.groups and log.kind == "queue":
+        return [range(log.arrived)]
+    return log.settled_by_all(min(log.kept_from, log.arrived), log.arrived)
 
 
 def dead_letter_target(log: Log) -> str:

@@ -82,7 +82,7 @@ class Group:
         )
         self.seen = 0  # what the log has from here on has not arrived here yet
         self.members: dict[str, Member] = {}  # who is attached, in order
-        self.retired: set[str] = set()  # who was taken out, or thought dead, and may not know it yet
+        self.retired: dict[str, None] = {}  # who was taken out, or thought dead, and may not know it yet
         self.turns = 0
         self._clear()
 

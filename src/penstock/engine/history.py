@@ -149,6 +149,7 @@ def _settled(engine: Engine, log: Log, group: Group, event: Settled) -> None:
                 if event.outcome == Outcome.RETURNED:
                     group.count_attempt(offset, event.time_us)
                 group.put_back(offset)
+                group.overdue.discard(offset)
     else:
         if event.outcome in FOR_EVERYBODY:
             engine.never_again(log, runs(event.offsets))

@@ -533,7 +533,8 @@ class Log:
         """Messages that nobody gets who comes anew, or goes back; which of them were only kept, and are released by that."""
         found: list[range] = []
         for run in offsets:
-            for fresh in self.gone.gaps(max(run.start, self.kept_from), run.stop):
+            start = max(run.start, self.kept_from) if self.groups or self.kind == "topic" else run.start
+            for fresh in self.gone.gaps(start, run.stop):
                 found += self.settled_by_all(fresh.start, fresh.stop) if self.groups else [fresh]
             self.gone.add(run.start, run.stop)
         if self.gone.ranges > self.runs_max:
@@ -649,6 +650,8 @@ class Log:
         for group in log.groups.values():
             group.seen = log.arrived
         log.recount_delayed()
+        # What only groups needed that are not stored.
+        log.forget([*log.sizes, *log.held_ids], log.milestones.peak)
         return log
 
 
