@@ -582,7 +582,10 @@ class Log:
 
     def forget_settled(self) -> None:
         """Give memory back that only settled messages needed."""
-        low = min((_low_water(group) for group in self.groups.values()), default=self.arrived)
+        nobody = (
+            self.arrived if self.kind == "topic" else 0
+        )  # a queue without groups stores what it has until one comes
+        low = min((_low_water(group) for group in self.groups.values()), default=nobody)
         low = min(low, self.kept_from)
         self.priorities.forget_before(low)
         self.milestones.forget_before(low)
