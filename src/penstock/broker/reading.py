@@ -15,8 +15,6 @@ from collections.abc import Iterator
 from datetime import datetime
 from typing import Any, Final
 
-import msgspec
-
 from penstock import argument
 from penstock.broker.contents import SECTION_OVERHEAD_BYTES
 from penstock.broker.handing import WATCHING, alive
@@ -159,10 +157,11 @@ class Reading:
                 del found.readers[reader]
                 change.events.append(Declared(found.number, Action.FORGET, reader, b"", now_us))
             elif holds is not None and (known is None or known.holds != holds):
-                self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + 4 * len(reader))
-                known = Position(known.offset if known is not None and offset is None else offset or 0, holds)
+                place = known.offset if known is not None and offset is None else offset or 0
+                known = Position(place, holds)
+                body = retention.hold(found, known)
+                self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + 4 * len(reader) + len(body))
                 found.readers[reader] = known
-                body = msgspec.msgpack.encode(known)
                 change.events.append(Declared(found.number, Action.READER, reader, body, now_us))
             elif offset is not None:
                 self.monitor.require_room(POSITIONS, SECTION_OVERHEAD_BYTES + 4 * len(reader))

@@ -32,7 +32,8 @@ from penstock.engine.events import (
 from penstock.engine.group import Group
 from penstock.engine.lane import Piece
 from penstock.engine.lease import Lease
-from penstock.engine.log import NOTHING_KEPT, Log, Position
+from penstock.engine.log import NOTHING_KEPT, Hold, Log, Position
+from penstock.ranges import RangeSet
 
 if TYPE_CHECKING:
     from penstock.engine.engine import Engine
@@ -91,10 +92,20 @@ def _said(engine: Engine, log: Log, event: Declared) -> None:
     elif event.action == Action.UNSUBSCRIBE and group is not None:
         cursors.part(engine, log, group, event.time_us)
     elif event.action == Action.READER:
-        log.readers[event.name] = msgspec.msgpack.decode(event.body, type=Position)
+        _held(engine, log, event)
     elif event.action == Action.FORGET:
         log.readers.pop(event.name, None)
         retention.update(engine, log, event.time_us)
+
+
+def _held(engine: Engine, log: Log, event: Declared) -> None:
+    found = msgspec.msgpack.decode(event.body, type=Hold)
+    log.readers[event.name] = found.position
+    retention.update(engine, log, event.time_us)
+    if found.position.holds and found.position.offset < log.next_offset:
+        log.gone.discard(found.position.offset, log.next_offset)
+        for run in RangeSet.decode(found.gone):
+            log.gone.add(run.start, run.stop)
 
 
 def _declared(engine: Engine, event: Declared) -> None:

@@ -128,6 +128,16 @@ class Position(msgspec.Struct, array_like=True):
     holds: bool = False
 
 
+class Hold(msgspec.Struct, frozen=True):
+    """What is recorded of a reader that asks to be waited for, or no longer does: from its position on this was gone then.
+
+    Who needs a message, and keeps it, may be a group of which nothing is recorded.
+    """
+
+    position: Position
+    gone: list[int]
+
+
 class Schedule(msgspec.Struct, array_like=True):
     """A message that is published again and again: when next, and by which rule. What it says, and the rule, are the broker's business."""
 
@@ -292,11 +302,14 @@ class Log:
         """Count anew which delayed messages nobody waits for."""
         self.withdrawn, self.awaited = 0, {}
         for _, offset in self.delayed.items():  # noqa: PERF102  # it is no dict
-            settled = sum(offset in group.settled for group in self.groups.values())
-            if settled == len(self.groups):
-                self.withdrawn += 1
-            elif settled:
-                self.awaited[offset] = settled
+            self._count_delayed(offset)
+
+    def _count_delayed(self, offset: int) -> None:
+        settled = sum(offset in group.settled for group in self.groups.values())
+        if settled == len(self.groups):
+            self.withdrawn += 1
+        elif settled:
+            self.awaited[offset] = settled
 
     def skip_to(self, offset: int) -> None:
         """Give up the offsets before that one: the journal may have held them, and lost them."""
@@ -430,14 +443,12 @@ class Log:
                 if name != batch.target_group:
                     group.settled.add(first, first + count)
         for offset, moment, key in zip(range(first, first + count), due, keys, strict=True):
-            if offset < self.dropped_before and self.is_settled(offset):
-                continue
             if moment is not None:
                 self.delayed.add(moment, offset)
-                self.withdrawn += not self.groups
+                self._count_delayed(offset)
                 if key is not None:
                     self.keys[offset] = key
-            else:
+            elif offset >= self.dropped_before or not self.is_settled(offset):
                 self._arrive_one(offset, key)
 
     def _arrive_one(self, offset: int, key: str | None) -> None:

@@ -10,14 +10,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from penstock.clock import SECOND_US
-from penstock.engine.log import NOTHING_KEPT, Log
+from penstock.engine.log import NOTHING_KEPT, Hold, Log, Position
 
 if TYPE_CHECKING:
     from penstock.engine.engine import Engine
 
 #: The reader that stands for the archive. With `retain="until-archived"` it is waited for even before it comes.
 ARCHIVE: Final = "penstock.archive"
+
+
+def hold(log: Log, position: Position) -> bytes:
+    """What is recorded of a reader that is about to ask to be waited for, or no longer does."""
+    gone = log.unavailable(min(position.offset, log.next_offset), log.next_offset)
+    return msgspec.msgpack.encode(Hold(position, gone.encode()))
 
 
 def update(engine: Engine, log: Log, now_us: int | None) -> None:

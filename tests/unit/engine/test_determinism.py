@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
@@ -134,8 +133,9 @@ class Subject(Machine):
     def do_position(self, log: Log, n: int, m: int, change: Change) -> None:
         name, offset = "rs"[m % 2], min(n, log.next_offset)
         if m % 3 == 0:
-            log.readers[name] = Position(offset, n % 2 == 0)
-            body = msgspec.msgpack.encode(log.readers[name])
+            position = Position(offset, n % 2 == 0)
+            body = retention.hold(log, position)
+            log.readers[name] = position
             change.events.append(Declared(log.number, Action.READER, name, body, self.now_us))
         elif m % 3 == 1:
             log.readers.setdefault(name, Position(offset)).offset = offset

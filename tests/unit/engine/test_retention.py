@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -28,8 +27,9 @@ def consume(machine: Machine, log: Log, count: int = 99) -> None:
 
 
 def hold(machine: Machine, log: Log, name: str, offset: int) -> None:
-    log.readers[name] = Position(offset, True)
-    body = msgspec.msgpack.encode(log.readers[name])
+    position = Position(offset, True)
+    body = retention.hold(log, position)
+    log.readers[name] = position
     change = Change()
     change.events.append(Declared(log.number, Action.READER, name, body, machine.now_us))
     retention.update(machine.engine, log, machine.now_us)
