@@ -4,8 +4,9 @@ Nothing here is quick, and nothing is shared with the engine but the policy and 
 
     on its way   published, and not durable yet: in no group
     waiting      published with a moment that has not come
-    never        nobody gets it who comes anew or goes back: expired, purged, cancelled, or redriven for one group
+    never        nobody gets it who comes anew or goes back: expired, purged, cancelled
     dropped      stored no more: no group needed it, and nothing kept it. It never comes back
+    target       redriven for one group: no other one gets it, but readers see it
 
 and in a group, unless it has settled it: ready, parked behind another one of its key, leased, or retrying.
 
@@ -127,6 +128,7 @@ class Log:
     holders: dict[str, int] = field(default_factory=dict)  # readers that are waited for
     readers: dict[str, int] = field(default_factory=dict)
     schedule: Schedule | None = None
+    kept_from: int = 0  # settled messages are stored from here on
 
     @property
     def is_grave(self) -> bool:
@@ -138,7 +140,7 @@ class Log:
     def is_needed(self, message: Message) -> bool:
         """Whether some group has not settled it; a queue without any gets one yet."""
         if not self.groups:
-            return self.kind == "queue"
+            return self.kind == "queue" and not message.never
         return any(message.offset not in group.settled for group in self.groups.values())
 
     @property
@@ -179,13 +181,24 @@ class Model:
         log = self.logs[name]
         here = log.groups[group]
         here.copies.clear()
-        here.settled = {one.offset for one in log.messages if not one.available or one.offset < offset}
+        others = {
+            one.offset
+            for one in log.messages
+            if one.target is not None and one.arrived and (one.target != group or one.offset in here.settled)
+        }
+        here.settled = others | {
+            one.offset for one in log.messages if not one.available or one.offset < offset
+        }
         for message in log.unsettled(here):
             if message.arrived and not message.waiting:
                 self._arrive(log, here, Copy(message))
 
     def unsubscribe(self, name: str, group: str) -> None:
-        del self.logs[name].groups[group]
+        log = self.logs[name]
+        del log.groups[group]
+        if not log.groups and log.kind == "queue":  # all that was there only for its groups
+            for message in log.messages:
+                message.never = message.never or message.offset < log.kept_from
 
     def group_of(self, log: Log) -> Group:
         """The one that a queue has by itself."""
@@ -218,7 +231,6 @@ class Model:
             for message in made:
                 message.arrived = True
                 if message.target is not None:
-                    message.never = True
                     for group in log.groups.values():
                         if group.name != message.target:
                             group.settled.add(message.offset)
@@ -234,8 +246,9 @@ class Model:
     def drop(self, name: str, kept_from: int) -> None:
         """What nobody needs, and nothing keeps, is stored no more."""
         log = self.logs[name]
+        log.kept_from = kept_from
         for message in log.messages:
-            if message.offset < kept_from and not log.is_needed(message):
+            if (message.offset < kept_from or message.never) and not log.is_needed(message):
                 message.dropped = True
 
     # --- arriving and ending ---
@@ -387,12 +400,16 @@ class Model:
                 message.never = True
             self._end(log, group, [one.offset for one in found])
             most = max(most, len(found))
+        for message in log.messages:  # what is only kept
+            message.never = message.never or (message.arrived and not any(
+                message.offset not in group.settled for group in log.groups.values()
+            ))  # fmt: skip
         return most
 
     def cancel(self, name: str, offset: int) -> bool:
         log = self.logs[name]
         message = log.messages[offset]
-        if not message.waiting or not log.is_needed(message):
+        if not message.waiting or not message.available:
             return False
         message.never = True
         for group in log.groups.values():
@@ -487,7 +504,6 @@ class Model:
             for message in made:
                 message.arrived = True
                 if message.target is not None:
-                    message.never = True
                     for group in log.groups.values():
                         if group.name != message.target:
                             group.settled.add(message.offset)

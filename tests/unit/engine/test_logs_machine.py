@@ -266,7 +266,7 @@ class Machine(RuleBasedStateMachine):
         self.receipts: list[Receipt] = []
         self.published = 0
         self.was_held_up = False
-        self.inexact: set[str] = set()  # logs that did not always retain
+        self.inexact: set[str] = set()  # logs whose policy was another one
         self.floors: dict[str, int] = {}
         for name in NAMES:
             kind: log.Kind = "topic" if name == "t" else "queue"
@@ -365,8 +365,8 @@ class Machine(RuleBasedStateMachine):
         if group in self.model.logs[name].groups:
             return
         found = self.harness.log(name)
-        if found.kind == "queue":  # its groups begin with what is stored
-            start = "earliest"
+        if found.kind == "queue":  # its groups begin with what is stored, and stay
+            start, durable = "earliest", True
         offset = {"earliest": 0, "latest": found.next_offset}.get(start, -1)
         if offset < 0:
             offset = data.draw(st.integers(0, found.next_offset), label="offset")
@@ -448,7 +448,7 @@ class Machine(RuleBasedStateMachine):
         offset = data.draw(
             st.just(0) | st.just(here.next_offset) | st.integers(0, here.next_offset), label="offset"
         )
-        begin = cursors.beginning(self.engine, here, offset, here.groups[group].terms)
+        begin = cursors.beginning(self.engine, here, offset, here.groups[group].terms, here.groups[group])
         self.model.seek(name, group, offset)
         self.run(
             lambda change: cursors.seek(self.engine, here, here.groups[group], begin, self.now, change)
@@ -632,8 +632,7 @@ class Machine(RuleBasedStateMachine):
     @rule(name=names, given=retentions, timeout=st.sampled_from([None, 2, 5]))
     def alter(self, name: str, given: dict[str, Any], timeout: int | None) -> None:
         home = self.model.logs[name]
-        if not _retains(home.policy) and any(value is not None for value in given.values()):
-            self.inexact.add(name)
+        self.inexact.add(name)
         home.policy = policy = altered(home.policy, visibility_timeout=timeout, **given)
         if not _retains(policy):
             self.floors.pop(name, None)
