@@ -465,14 +465,20 @@ class Model:
         for log in list(self.logs.values()):
             self._expire(log, now)
             for group in list(log.groups.values()):
-                for name, (heard, silence) in list(group.members.items()):
-                    if silence is not None and heard + silence <= now:
-                        self.detach(log, group, name, now)
+                self._bury_silent_members(log, group, now)
                 late = [c for c in group.those("leased") if c.deadline is not None and c.deadline <= now]
                 if group.name in log.groups:
                     self._end_leases(log, group, late, now)
             self._fire(log, now)
         self.over(now)
+
+    def _bury_silent_members(self, log: Log, group: Group, now: int) -> None:
+        silent = [name for name, (heard, wait) in group.members.items() if wait is not None and heard + wait <= now]
+        for name in silent:
+            del group.members[name]
+            self._end_leases(log, group, [one for one in group.those("leased") if one.consumer == name], now)
+        if silent and not group.durable and not group.members:
+            del log.groups[group.name]
 
     def crash(self, now: int) -> None:
         """The owner is gone, and all leases and consumers with it; another one opens what is left."""

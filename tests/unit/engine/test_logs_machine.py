@@ -277,6 +277,8 @@ class Machine(RuleBasedStateMachine):
                     "default", n, p, self.now, change, k
                 )
             )
+            for group in data.draw(st.sampled_from(["", "", "A", "AB"]), label="groups"):
+                self.come(data, name, group, "latest", durable=True, filtered=False)
 
     def teardown(self) -> None:
         for module, name, value in getattr(self, "before", ()):
@@ -302,6 +304,14 @@ class Machine(RuleBasedStateMachine):
         answer = self.run(real)
         assert answer == expected
         return answer
+
+    @property
+    def has_groups(self) -> bool:
+        return any(self.model.logs[name].groups for name in NAMES)
+
+    @property
+    def has_members(self) -> bool:
+        return any(group.members for name in NAMES for group in self.model.logs[name].groups.values())
 
     def group(self, name: str, group: str) -> Group:
         return self.harness.log(name).group(group)
@@ -362,8 +372,12 @@ class Machine(RuleBasedStateMachine):
     def subscribe(
         self, data: st.DataObject, name: str, group: str, start: str, durable: bool, filtered: bool
     ) -> None:
-        if group in self.model.logs[name].groups:
-            return
+        if group not in self.model.logs[name].groups:
+            self.come(data, name, group, start, durable=durable, filtered=filtered)
+
+    def come(
+        self, data: st.DataObject, name: str, group: str, start: str, *, durable: bool, filtered: bool
+    ) -> None:
         found = self.harness.log(name)
         if found.kind == "queue":  # its groups begin with what is stored, and stay
             start, durable = "earliest", True
@@ -387,6 +401,7 @@ class Machine(RuleBasedStateMachine):
             self.engine.set_alarm(self.harness.log(name))
         self.model.attach(name, group.name, given, silence, self.now)
 
+    @precondition(lambda self: self.has_groups)
     @rule(data=st.data(), silence=st.none() | waits)
     def consume(self, data: st.DataObject, silence: int | None) -> None:
         """A consumer comes."""
@@ -403,6 +418,7 @@ class Machine(RuleBasedStateMachine):
         )
         return data.draw(st.sampled_from(found), label="consumer") if found else None
 
+    @precondition(lambda self: self.has_members)
     @rule(data=st.data())
     def leave(self, data: st.DataObject) -> None:
         """A consumer goes."""
@@ -420,6 +436,7 @@ class Machine(RuleBasedStateMachine):
             )
         )
 
+    @precondition(lambda self: self.has_members)
     @rule(data=st.data())
     def heartbeat(self, data: st.DataObject) -> None:
         found = self.some_member(data)
@@ -428,6 +445,7 @@ class Machine(RuleBasedStateMachine):
             cursors.heard(self.group(name, group), member, self.now)
             self.model.heard(self.model.logs[name].groups[group], member, self.now)
 
+    @precondition(lambda self: self.has_groups)
     @rule(data=st.data())
     def unsubscribe(self, data: st.DataObject) -> None:
         found = self.some_group(data)
@@ -438,6 +456,7 @@ class Machine(RuleBasedStateMachine):
         self.model.unsubscribe(name, group)
         self.run(lambda change: cursors.unsubscribe(self.engine, here, here.groups[group], self.now, change))
 
+    @precondition(lambda self: self.has_groups)
     @rule(data=st.data())
     def seek(self, data: st.DataObject) -> None:
         found = self.some_group(data)
@@ -456,6 +475,7 @@ class Machine(RuleBasedStateMachine):
 
     # --- leasing ---
 
+    @precondition(lambda self: self.has_groups)
     @rule(data=st.data(), wanted=st.integers(1, 5), keep=st.sampled_from([True] * 5 + [False]))
     def lease(self, data: st.DataObject, wanted: int, keep: bool) -> None:
         found = self.some_group(data)
@@ -579,6 +599,7 @@ class Machine(RuleBasedStateMachine):
             lambda: self.model.purge(name),
         )
 
+    @precondition(lambda self: any(one.waiting for n in NAMES for one in self.model.logs[n].messages))
     @rule(data=st.data(), name=names)
     def cancel(self, data: st.DataObject, name: str) -> None:
         messages = self.model.logs[name].messages
@@ -604,6 +625,7 @@ class Machine(RuleBasedStateMachine):
             )
         )
 
+    @precondition(lambda self: len(self.model.logs) > len(NAMES))
     @rule(data=st.data(), count=st.integers(1, 3))
     def redrive(self, data: st.DataObject, count: int) -> None:
         graves = [name for name in self.model.logs if name.endswith(".dlq")]
@@ -679,6 +701,7 @@ class Machine(RuleBasedStateMachine):
         if reader in home.holders:
             home.holders[reader] = offset
 
+    @precondition(lambda self: any(self.model.logs[name].readers for name in NAMES))
     @rule(name=names, reader=st.sampled_from(["r", "s"]))
     def forget(self, name: str, reader: str) -> None:
         found = self.harness.log(name)
