@@ -473,7 +473,9 @@ class Model:
         self.over(now)
 
     def _bury_silent_members(self, log: Log, group: Group, now: int) -> None:
-        silent = [name for name, (heard, wait) in group.members.items() if wait is not None and heard + wait <= now]
+        silent = [
+            name for name, (heard, wait) in group.members.items() if wait is not None and heard + wait <= now
+        ]
         for name in silent:
             del group.members[name]
             self._end_leases(log, group, [one for one in group.those("leased") if one.consumer == name], now)

@@ -431,9 +431,7 @@ class Machine(RuleBasedStateMachine):
         self.model.detach(home, home.groups[group], member, self.now)
         self.model.over(self.now)
         self.run(
-            lambda change: cursors.detach(
-                self.engine, self.harness.log(name), here, member, self.now, change
-            )
+            lambda change: cursors.detach(self.engine, self.harness.log(name), here, member, self.now, change)
         )
 
     @precondition(lambda self: self.has_members)
@@ -471,9 +469,7 @@ class Machine(RuleBasedStateMachine):
         )
         begin = cursors.beginning(self.engine, here, offset, here.groups[group].terms, here.groups[group])
         self.model.seek(name, group, offset)
-        self.run(
-            lambda change: cursors.seek(self.engine, here, here.groups[group], begin, self.now, change)
-        )
+        self.run(lambda change: cursors.seek(self.engine, here, here.groups[group], begin, self.now, change))
 
     # --- leasing ---
 
@@ -567,6 +563,15 @@ class Machine(RuleBasedStateMachine):
         if chosen:
             self.both(*self.settled(how, chosen, delay))
 
+    @precondition(lambda self: self.has_groups)
+    @rule(data=st.data())
+    def fail(self, data: st.DataObject) -> None:
+        """A message is handed out and fails for good: so there are dead letters."""
+        before = len(self.receipts)
+        self.lease(data, wanted=1, keep=True)
+        if len(self.receipts) > before:
+            self.both(*self.settled("reject", self.receipts[before:], None))
+
     @precondition(lambda self: self.receipts)
     @rule(
         data=st.data(),
@@ -647,9 +652,7 @@ class Machine(RuleBasedStateMachine):
         assert found == chosen
         if chosen:
             self.both(
-                lambda change: len(
-                    dead.redrive(self.engine, grave, chosen[:count], None, self.now, change)
-                ),
+                lambda change: len(dead.redrive(self.engine, grave, chosen[:count], None, self.now, change)),
                 lambda: self.model.redrive(name, chosen[:count], self.now),
             )
 
@@ -839,7 +842,9 @@ class Machine(RuleBasedStateMachine):
         arrived = [one for one in home.messages if one.arrived]
         assert found.arrived == len(arrived)
         expected = [one.offset for one in arrived if one.available]
-        assert [o for gap in found.unavailable(0, found.arrived).gaps(0, found.arrived) for o in gap] == expected, name
+        assert [
+            o for gap in found.unavailable(0, found.arrived).gaps(0, found.arrived) for o in gap
+        ] == expected, name
         assert [o for run in available(found, 0, found.arrived) for o in run] == expected, name
         for message in home.messages:
             self.agree_on_one(found, message)
@@ -848,7 +853,9 @@ class Machine(RuleBasedStateMachine):
         assert told <= dropped, f"{name}: what is needed is dropped"
         if self.harness.epoch == 1 and not self.was_held_up:
             assert told == dropped, f"{name}: what nobody needs is kept"
-            assert not told or max(self.harness.told[found.number, o] for o in told) == 1, f"{name}: dropped twice"
+            assert not told or max(self.harness.told[found.number, o] for o in told) == 1, (
+                f"{name}: dropped twice"
+            )
 
     def agree_on_one(self, found: Log, message: Message) -> None:
         if not message.dropped:
