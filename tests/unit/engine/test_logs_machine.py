@@ -848,6 +848,8 @@ class Machine(RuleBasedStateMachine):
         assert [o for run in available(found, 0, found.arrived) for o in run] == expected, name
         for message in home.messages:
             self.agree_on_one(found, message)
+        stored = [one for one in arrived if not one.dropped]
+        assert [one.offset in found.targeted for one in stored] == [one.target is not None for one in stored]
         dropped = {one.offset for one in home.messages if one.dropped}
         told = {offset for number, offset in self.harness.told if number == found.number}
         assert told <= dropped, f"{name}: what is needed is dropped"
