@@ -316,8 +316,10 @@ class Machine(RuleBasedStateMachine):
     def group(self, name: str, group: str) -> Group:
         return self.harness.log(name).group(group)
 
-    def some_group(self, data: st.DataObject) -> tuple[str, str] | None:
+    def some_group(self, data: st.DataObject, *, busy: bool = False) -> tuple[str, str] | None:
         found = sorted((name, group) for name in NAMES for group in self.model.logs[name].groups)
+        if busy:  # rather one that has something to hand out
+            found = [one for one in found if self.model.logs[one[0]].groups[one[1]].order] or found
         return data.draw(st.sampled_from(found), label="group") if found else None
 
     # --- publishing ---
@@ -476,7 +478,7 @@ class Machine(RuleBasedStateMachine):
     @precondition(lambda self: self.has_groups)
     @rule(data=st.data(), wanted=st.integers(1, 5), keep=st.sampled_from([True] * 5 + [False]))
     def lease(self, data: st.DataObject, wanted: int, keep: bool) -> None:
-        found = self.some_group(data)
+        found = self.some_group(data, busy=True)
         if found is None:
             return
         name, group = found
@@ -501,6 +503,20 @@ class Machine(RuleBasedStateMachine):
         assert attempts == [copy.failures + 1 for copy in taken]
         if token:
             self.receipts += [(name, group, copy.offset, token) for copy in taken]
+
+    @precondition(lambda self: self.has_groups)
+    @rule(
+        data=st.data(), name=names, made=st.lists(sketches, min_size=1, max_size=3), wanted=st.integers(1, 3)
+    )
+    def work(self, data: st.DataObject, name: str, made: list[dict[str, Any]], wanted: int) -> None:
+        """Something is published, and something is handed out: what happens most."""
+        self.publish(name, made)
+        self.lease(data, wanted=wanted, keep=True)
+
+    @precondition(lambda self: self.has_groups)
+    @rule(data=st.data(), wanted=st.integers(1, 3))
+    def hand_out(self, data: st.DataObject, wanted: int) -> None:
+        self.lease(data, wanted=wanted, keep=True)
 
     def some_receipts(self, data: st.DataObject) -> list[Receipt]:
         """Those of one group: fresh ones and old ones, also twice the same."""
