@@ -49,6 +49,9 @@ from penstock.names import check_name, is_dead_letter_name
 from penstock.policy import Policy, altered, checked, differences
 from penstock.ranges import RangeSet
 
+#: More than a range of offsets takes in a declaration.
+RANGE_BYTES_MAX: Final = 20
+
 #: Dead letters that go back in one unit, at the most, unless one alone is larger; and how many are looked at for that, while others wait.
 REDRIVEN_BYTES: Final = 8 << 20
 SEEN_AT_ONCE: Final = 1000
@@ -197,7 +200,8 @@ class Embedded:
         with self.monitor.lock, self.monitor.whole:
             now_us, change = self.monitor.begin()
             found = alive(log)
-            self.monitor.require_room(METADATA, DECLARATION_BYTES_MAX)
+            ranges = found.gone.ranges + sum(group.settled.ranges for group in found.groups.values())
+            self.monitor.require_room(METADATA, DECLARATION_BYTES_MAX + RANGE_BYTES_MAX * ranges)
             answer: Any = None
             if what == "alter":
                 self.monitor.engine.alter(found, altered(found.policy, **fields), now_us, change)

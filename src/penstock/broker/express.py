@@ -25,6 +25,7 @@ from penstock.broker.port import Granted
 from penstock.broker.shelf import Run
 from penstock.broker.ticket import Leasing, Record, Recorded, Ticket
 from penstock.clock import SECOND_US, nanoseconds_of
+from penstock.engine.cursors import heard
 from penstock.engine.events import Batch
 from penstock.engine.lane import Lane, Lanes
 from penstock.engine.lease import Lease
@@ -156,6 +157,8 @@ class Express:
                     )
                 ):
                     return False
+                if lease.consumer is not None:
+                    heard(group, lease.consumer, self._monotonic_ns() // 1000 + monitor.ahead_us)
                 leases.remove(offset)
                 group.settled.add_one(offset)
                 plain.contents.pop(offset, None)
@@ -302,6 +305,7 @@ class JournalExpress:
             batch = self._shelf.get(log.number, offset)
             if batch is None:
                 return None
+            heard(group, consumer, now_us)
             number = _hold_first(monitor, log, plain, consumer, now_us)
             row = offset - batch.first
             granted = Granted(DEFAULT_GROUP, number, (offset,), 1, [Run(batch, row, row + 1)])
@@ -327,6 +331,7 @@ class JournalExpress:
                 or not (now_us := self._now(ROW_BYTES_MAX))
             ):
                 return None
+            heard(group, lease.consumer, now_us)
             group.leases.remove(offset)
             group.settled.add_one(offset)
             log.acked += 1

@@ -61,7 +61,6 @@ class Grouping:
                 raise no_group(found, group)
             self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES)
             cursors.unsubscribe(self.monitor.engine, found, found.groups[group], now_us, change)
-            self._handing.dismiss(found)
             return Recorded(None, self.monitor.record(change))
 
     def seek(self, log: Handle, group: str, place: Any) -> Ticket[None]:

@@ -96,9 +96,8 @@ class Handing:
             self.monitor.require_room(LEASES, SECTION_OVERHEAD_BYTES + 32 * min(count, group.lanes.count))
             grant = self.monitor.engine.lease(log, group, count, consumer, now_us, change, keep=keep)
             if grant is None:
-                if not change:
-                    return None
-                self.monitor.record(change, sync=False)  # what was not wanted
+                if change:
+                    self.monitor.record(change, sync=False)  # what was not wanted
                 return UNDECIDED if group.lanes.count else None
             runs, lost = runs_of(self.monitor.shelf, log.number, grant.offsets)
             if lost and grant.number:
@@ -225,7 +224,6 @@ class Handing:
                     self.monitor.engine, found, found.group(group), consumer, now_us, change, retire=retire
                 )
                 self.monitor.engine.use(found, now_us)
-                self.dismiss(found)
             if change:
                 return Recorded(None, self.monitor.record(change, sync=False))
             self.monitor.follow()  # the next one may be active now

@@ -253,6 +253,9 @@ class Monitor:
             totals.delivered += gone.delivered
             totals.acked += gone.acked
         engine.gone.clear()
+        for parted in engine.parted:
+            self.dismiss(parted)
+        engine.parted.clear()
         if engine.released:
             for log, offsets in engine.released:
                 self.shelf.drop(log.number, offsets)

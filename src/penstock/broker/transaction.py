@@ -98,10 +98,12 @@ class _Plan:
         self.bytes += SECTION_OVERHEAD_BYTES + 32 * len(receipts.offsets) + 4 * len(step.error or "")
         over = receipts.offsets
         if step.how != "ack":  # some may go to the dead letters, which hold all of them once more
+            late = [offset for offset in receipts.offsets if offset in group.overdue]
             if step.how == "nack":
-                over = self._engine.at_their_last(log, group, receipts.offsets)
+                over = [*self._engine.at_their_last(log, group, receipts.offsets), *late]
             self.bytes += DECLARATION_BYTES_MAX + dead.buried_bytes(self._engine, log, receipts.offsets)
-            self._letters(log, over)
+            dropped = late if log.policy.on_expire == "drop" else []
+            self._letters(log, [offset for offset in over if offset not in dropped])
         self._ended.setdefault(log, {}).setdefault(group.name, set()).update(over)
 
     def _letters(self, log: Log, offsets: list[int]) -> None:
@@ -212,7 +214,7 @@ class Transactions:
                 found = engine.declare(namespace, str(target), Policy.of(), now_us, change)
                 self.monitor.skip_what_was_given_up(found)
             batch.ids = self.monitor.ids.take(len(batch.payloads))
-            ids += engine.publish(found, batch, now_us, change)
+            ids += engine.publish(found, batch, now_us, change, planned=True)
         if self.monitor.draining:
             self.monitor.settled.notify_all()
         return Recorded(ids, self.monitor.record(change))

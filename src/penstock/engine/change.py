@@ -96,6 +96,7 @@ class Declaration(msgspec.Struct, frozen=True):
     name: str
     policy: Policy
     kind: Kind = "queue"
+    gone: list[int] | None = None  # when it was altered, of what is kept since
 
 
 def add_row(batch: Batch, content: Content, headers: dict[str, str]) -> None:

@@ -88,6 +88,7 @@ def join(log: Log, name: str, cursor: Cursor, *, durable: bool = True) -> Group:
 def unsubscribe(engine: Engine, log: Log, group: Group, now_us: int, change: Change) -> None:
     """A group goes, and what only it needed goes with it."""
     part(engine, log, group, now_us)
+    engine.parted.append(log)
     if group.durable:
         change.events.append(Declared(log.number, Action.UNSUBSCRIBE, group.name, b"", now_us))
 

@@ -113,6 +113,7 @@ class Engine:
             tuple[Log, Offsets]
         ] = []  # what no group needs any more; whoever calls empties it
         self.gone: list[Log] = []  # what was deleted; whoever calls empties it
+        self.parted: list[Log] = []  # from which a group went; whoever calls empties it
         self.stirred: set[Log] = set()  # where something became ready; whoever calls empties it
         self._by_name: dict[tuple[str, str], Log] = {}
         self._dead_targets: dict[tuple[str, str], int] = {}  # how many logs send their dead letters there
@@ -237,8 +238,13 @@ class Engine:
 
     # --- publishing ---
 
-    def publish(self, log: Log, batch: Batch, now_us: int, change: Change) -> Sequence[int]:
-        """Append messages to a log; their ids. A repeated dedup id gives the id of the first message that had it."""
+    def publish(
+        self, log: Log, batch: Batch, now_us: int, change: Change, *, planned: bool = False
+    ) -> Sequence[int]:
+        """Append messages to a log; their ids. A repeated dedup id gives the id of the first message that had it.
+
+        If that there is room was `planned`, a full log is not refused any more.
+        """
         policy = log.policy
         ids = batch.ids
         check_sizes(policy, batch)
@@ -253,7 +259,7 @@ class Engine:
         if fresh is None:
             return ids
         if policy.max_depth is not None or policy.max_bytes is not None:
-            overflow.make_room(self, log, fresh, now_us, change)
+            overflow.make_room(self, log, fresh, now_us, change, planned=planned)
         if fresh.dedup_id is not None:
             log.remember(log.next_offset, fresh)
         self.append(log, fresh, change)
@@ -296,7 +302,9 @@ class Engine:
                 self.set_alarm(log)
             if log.kept_from < logs.NOTHING_KEPT:
                 retention.update(self, log, now_us)
-            if not log.groups:  # a topic that nobody listens to
+            if (
+                not log.groups or first < log.dropped_before
+            ):  # nobody listens, or all have gone past it meanwhile
                 self.release(log, [range(first, log.arrived)], now_us)
             self.stirred.add(log)
 
@@ -383,9 +391,11 @@ class Engine:
             group.leases.extend(offset, deadline_us)
         self._set_alarm_at(log, deadline_us)
 
-    def never_again(self, log: Log, offsets: Iterable[range]) -> None:
+    def never_again(self, log: Log, offsets: Iterable[range], now_us: int) -> None:
         """Messages are for nobody who comes anew, or goes back; those that were only kept are stored no longer."""
-        self.released += [(log, run) for run in log.never_again(offsets)]
+        for run in log.never_again(offsets):
+            log.forget(run, now_us)
+            self.released.append((log, run))
 
     def lose(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
         """Messages that are stored no more cannot be handed out: their life is over."""
@@ -533,7 +543,7 @@ class Engine:
     ) -> None:
         """Remove messages that no group needs, and that are only kept."""
         for part in parcels(offsets, SETTLED_AT_ONCE):
-            self.never_again(log, runs(part))
+            self.never_again(log, runs(part), now_us)
             change.events.append(
                 Settled(log.number, EVERYBODY, part, outcome, None, None, None, None, now_us)
             )
@@ -567,7 +577,7 @@ class Engine:
         if offsets:
             self.withdraw(log, group, offsets)
             if outcome in FOR_EVERYBODY:
-                self.never_again(log, runs(offsets))
+                self.never_again(log, runs(offsets), now_us)
             self.end(log, group, offsets, now_us)
             change.say(group, _ended(log, group, offsets, outcome, now_us))
             if (
@@ -662,6 +672,8 @@ class Engine:
         self._expire(log, now_us, change)
         for group in list(log.groups.values()):
             cursors.bury_silent_members(self, log, group, now_us, change)
+            if log.groups.get(group.name) is not group:  # it lived only as long as they did
+                continue
             overdue = group.leases.pop_overdue(now_us)
             if overdue:
                 self.end_leases(log, group, overdue, now_us, change)
@@ -686,7 +698,7 @@ class Engine:
         if next_us is None or next_us > now_us:
             return
         offsets = [offset for _, offset in log.expiries.pop_due(now_us)]
-        self.never_again(log, runs(offsets))
+        self.never_again(log, runs(offsets), now_us)
         for group in log.groups.values():
             over = sorted(offset for offset in offsets if offset not in group.settled)
             for offset in over if of_the_past and group.leases else ():
@@ -779,7 +791,10 @@ def dead_letter_target(log: Log) -> str:
 
 
 def _declared(log: Log, action: Action, now_us: int) -> Declared:
-    body = msgspec.msgpack.encode(Declaration(log.namespace, log.name, log.policy, log.kind))
+    gone = None
+    if action == Action.ALTER and log.kept_from < log.next_offset:
+        gone = log.unavailable(log.kept_from, log.next_offset).encode()
+    body = msgspec.msgpack.encode(Declaration(log.namespace, log.name, log.policy, log.kind, gone))
     return Declared(log.number, action, log.name, body, now_us)
 
 

@@ -73,7 +73,7 @@ def _take_in(engine: Engine, event: Event, time_us: int) -> None:
         else:
             log.fall_due(max(time_us, event.time_us))  # the engine's time may be ahead of the wall clock
             if event.group == EVERYBODY:
-                engine.never_again(log, runs(event.offsets))
+                engine.never_again(log, runs(event.offsets), event.time_us)
             elif isinstance(event, Leased):
                 _leased(log, log.group(event.group), event)
             else:
@@ -102,10 +102,15 @@ def _held(engine: Engine, log: Log, event: Declared) -> None:
     found = msgspec.msgpack.decode(event.body, type=Hold)
     log.readers[event.name] = found.position
     retention.update(engine, log, event.time_us)
-    if found.position.holds and found.position.offset < log.next_offset:
-        log.gone.discard(found.position.offset, log.next_offset)
-        for run in RangeSet.decode(found.gone):
-            log.gone.add(run.start, run.stop)
+    if found.position.holds:
+        _set_gone(log, found.position.offset, found.gone)
+
+
+def _set_gone(log: Log, start: int, gone: list[int]) -> None:
+    """What was gone from an offset on when it began to be kept: it may have been needed by groups of which nothing is recorded."""
+    log.gone.discard(min(start, log.next_offset), log.next_offset)
+    for run in RangeSet.decode(gone):
+        log.gone.add(run.start, run.stop)
 
 
 def _declared(engine: Engine, event: Declared) -> None:
@@ -121,6 +126,8 @@ def _declared(engine: Engine, event: Declared) -> None:
         log.policy = declared.policy
         engine.aim(log, 1)
         retention.update(engine, log, event.time_us)
+        if declared.gone is not None:
+            _set_gone(log, log.kept_from, declared.gone)
 
 
 def _published(engine: Engine, event: Published, time_us: int) -> None:
@@ -163,7 +170,7 @@ def _settled(engine: Engine, log: Log, group: Group, event: Settled) -> None:
                 group.overdue.discard(offset)
     else:
         if event.outcome in FOR_EVERYBODY:
-            engine.never_again(log, runs(event.offsets))
+            engine.never_again(log, runs(event.offsets), event.time_us)
         gaps = (gap for run in runs(event.offsets) for gap in group.settled.gaps(run.start, run.stop))
         for left in parcels(list(gaps), len(event.offsets)):
             engine.withdraw(log, group, left)

@@ -15,8 +15,13 @@ if TYPE_CHECKING:
     from penstock.engine.engine import Engine
 
 
-def make_room(engine: Engine, log: Log, batch: Batch, now_us: int, change: Change) -> None:
-    """Refuse a batch for which there is no room, or drop what is oldest, as the policy says."""
+def make_room(
+    engine: Engine, log: Log, batch: Batch, now_us: int, change: Change, *, planned: bool = False
+) -> None:
+    """Refuse a batch for which there is no room, or drop what is oldest, as the policy says.
+
+    What was `planned` is not refused: it was looked at before, and other things happened in the same unit since.
+    """
     policy = log.policy
     count, size = len(batch.ids), batch.size
     too_many = log.depth + count - (policy.max_depth or log.depth + count)
@@ -24,8 +29,12 @@ def make_room(engine: Engine, log: Log, batch: Batch, now_us: int, change: Chang
     if too_many <= 0 and too_large <= 0:
         return
     if policy.overflow == "reject":
+        if planned:
+            return
         raise refusal(log, count, size)
-    victims = _victims(log, too_many, too_large)
+    victims = _victims(log, too_many, too_large, planned=planned)
+    if not victims:
+        return
     log.dropped_before = max(log.dropped_before, *(offset + 1 for offset in victims))
     for group in log.all_groups():
         here = [offset for offset in victims if offset not in group.settled and offset not in group.leases]
@@ -50,16 +59,18 @@ def refusal(log: Log, count: int, size: int) -> QueueFull:
     )
 
 
-def _victims(log: Log, too_many: int, too_large: int) -> list[int]:
+def _victims(log: Log, too_many: int, too_large: int, *, planned: bool = False) -> list[int]:
     """So many messages, of so many bytes, that would be delivered first."""
     furthest = min(log.all_groups(), key=lambda found: len(found.settled), default=None)
     victims: list[int] = []
     for offset in _first_to_go(log, furthest) if furthest is not None else ():
         if len(victims) >= too_many and too_large <= 0:
             break
+        if any(offset in group.leases for group in log.groups.values()):
+            continue
         victims.append(offset)
         too_large -= log.sizes.get(offset, 0)
-    if len(victims) < too_many or too_large > 0:
+    if not planned and (len(victims) < too_many or too_large > 0):
         raise QueueFull(
             f"{log.name!r} is full of messages that are leased or not due yet, and the batch is larger than what could be dropped"
         )
