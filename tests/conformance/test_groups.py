@@ -1341,3 +1341,85 @@ def test_who_waits_in_one_group_is_woken_for_another(queue: Queue) -> None:
     assert not waiting.done()
     queue.publish(b"b")
     assert payload_of(waiting) == b"b"
+
+
+@pytest.mark.parametrize("how", ["one", "many"])
+def test_a_consumer_that_receives_and_acknowledges_is_thought_dead(
+    home: Home, queue: Queue, how: str
+) -> None:
+    queue.publish_many([b"%d" % number for number in range(12)])
+    consumer = queue.subscribe("busy", heartbeat=5)
+    for _ in range(6):
+        delivery = take(consumer) if how == "one" else consumer.receive_many(1)[0]
+        home.advance(4)
+        delivery.ack()
+        home.advance(4)
+    assert consumer.heartbeat()
+    assert queue.depth() == 6
+
+
+def test_a_full_queue_drops_what_another_group_has_in_hand(home: Home) -> None:
+    for names in (("a", "b"), ("b", "a")):
+        queue = home.broker.queue("-".join(("q", *names)), max_depth=3, overflow="drop-head")
+        groups = {name: queue.group(name) for name in names}
+        queue.publish_many([b"0", b"1", b"2"])
+        groups["b"].receive_many(3)
+        with pytest.raises(QueueFull):
+            queue.publish(b"3")
+        assert (queue.depth(), groups["a"].lag(), groups["b"].lag()) == (3, 3, 3)
+
+
+def test_a_queue_without_groups_counts_what_was_purged(home: Home) -> None:
+    queue = home.broker.queue("orders", max_bytes=100, retain_seconds=1000)
+    queue.publish(bytes(90))
+    queue.delete_group("default")
+    queue.purge()
+    queue.publish(bytes(90))
+    assert [one.payload for one in queue.receive_many(9)] == [bytes(90)]
+
+
+def test_a_deleted_group_comes_back_with_what_was_acknowledged(home: Home) -> None:
+    queue = home.broker.queue("orders")
+    group = queue.group("only")
+    queue.publish_many([b"0", b"1", b"2"])
+    group.ack_many(group.receive_many(2))
+    queue.delete_group("only")
+    with pytest.raises(QueueNotFound):
+        group.receive()
+    queue.publish(b"3")
+    assert [one.payload for one in queue.receive_many(9)] == [b"3"]
+
+
+def test_what_failed_in_a_group_that_was_deleted_goes_to_the_others(home: Home) -> None:
+    queue = home.broker.queue("orders")
+    billing, shipping = queue.group("billing"), queue.group("shipping")
+    queue.publish(b"charge 100")
+    take(billing).ack()
+    take(shipping).reject()
+    queue.delete_group("shipping")
+    assert (queue.redrive(), billing.receive()) == (0, None)
+    assert queue.dead_letters().depth() == 1
+
+
+def test_a_group_that_goes_back_misses_what_was_redriven_to_it(home: Home) -> None:
+    topic = home.broker.topic("events", retain_seconds=60)
+    one, other = topic.subscribe("one"), topic.subscribe("other")
+    topic.publish(b"x")
+    take(one).reject()
+    topic.redrive()
+    take(one).ack()
+    for name, consumer, found in (("one", one, [1]), ("other", other, [])):
+        topic.subscription(name).seek(offset=1)
+        assert [delivery.offset for delivery in consumer.receive_many(9)] == found
+
+
+def test_a_letter_that_was_dealt_with_is_redriven_because_of_another_group(home: Home, queue: Queue) -> None:
+    queue.publish_many([b"1", b"2"])
+    for delivery in queue.receive_many(2):
+        delivery.reject()
+    letters = queue.dead_letters()
+    letters.group("look")
+    take(letters).ack()
+    assert queue.redrive() == 1
+    assert payloads(queue.receive_many(9)) == [b"2"]
+    assert letters.group("look").lag() == 1

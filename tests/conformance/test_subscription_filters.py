@@ -444,3 +444,19 @@ def test_consumers_of_a_filtered_subscription_lose_or_repeat_something(topic: To
     found = all_of([start(consume, n) for n in range(3)])
     assert sum(found, Counter()) == wanted
     assert topic.subscription("audit").lag() == 0
+
+
+@pytest.mark.parametrize("durable", [True, False])
+def test_what_is_wanted_behind_much_that_is_not_is_never_found(home: Home, durable: bool) -> None:
+    topic = home.broker.topic("events")
+    consumer = topic.subscribe("rare" if durable else None, filter="key = 'rare'", durable=durable)
+    topic.publish_many([Message(b"common", key="common") for _ in range(2500)])
+    waiting = start(consumer.receive, None)
+    topic.publish(b"rare", key="rare")
+    found = waiting.result(PATIENCE_S)
+    assert found is not None
+    assert found.payload == b"rare"
+    topic.publish_many(
+        [*(Message(b"common", key="common") for _ in range(2500)), Message(b"last", key="rare")]
+    )
+    assert take(consumer).payload == b"last"

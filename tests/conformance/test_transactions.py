@@ -1056,3 +1056,37 @@ def test_an_odd_settle_in_a_transaction_is_an_error_of_others_or_breaks_the_brok
             pytest.fail(f"{call}, given {name}: {type(error).__name__}", pytrace=False)
         queue.depth()
     assert all(one == b"a" for one in drain(home.broker.queue("other")))
+
+
+# --- what could be refused half way ---
+
+
+def test_an_expired_message_that_is_nacked_leaves_a_transaction_half_done(home: Home) -> None:
+    grave = home.broker.queue("grave", max_depth=1)
+    queue = home.broker.queue("orders", dead_letter="grave", on_expire="dead-letter", visibility_timeout=500)
+    queue.publish(b"a", ttl=10)
+    delivery = take(queue)
+    home.advance(11)
+    with pytest.raises(QueueFull), home.broker.transaction() as tx:
+        tx.nack(delivery)
+        tx.publish("grave", b"b")
+    assert (queue.depth(), grave.depth()) == (1, 0)
+    with home.broker.transaction() as tx:
+        tx.nack(delivery)
+        tx.publish("other", b"b")
+    assert (queue.depth(), grave.depth(), home.broker.get_queue("other").depth()) == (0, 1, 1)
+
+
+def test_dropping_for_a_transaction_looks_at_another_group_than_the_plan(home: Home) -> None:
+    queue = home.broker.queue("orders", max_depth=3, overflow="drop-head")
+    first, second = queue.group("first"), queue.group("second")
+    queue.publish_many([b"0", b"1", b"2"])
+    held = take(first)
+    second.receive_many(3)
+    try:
+        with home.broker.transaction() as tx:
+            tx.ack(held)
+            tx.publish("orders", b"3")
+    except QueueFull:
+        assert (queue.depth(), first.lag(), second.lag()) == (3, 3, 3)
+    queue.stats()  # the broker goes on

@@ -47,7 +47,6 @@ from penstock.limits import DELIVERIES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message
 from penstock.names import check_name, is_dead_letter_name
 from penstock.policy import Policy, altered, checked, differences
-from penstock.ranges import RangeSet
 
 #: More than a range of offsets takes in a declaration.
 RANGE_BYTES_MAX: Final = 20
@@ -440,8 +439,7 @@ class Embedded:
         """
         chosen: list[int] = []
         size = seen = 0
-        settled = RangeSet(log.settled_by_all(span.start, span.stop))
-        for gap in settled.gaps(span.start, span.stop):
+        for gap in dead.pending(log, span):
             for offset in gap:
                 batch = self.monitor.shelf.get(log.number, offset)
                 if batch is not None and not dead.is_leased(log, offset):

@@ -41,7 +41,7 @@ class Grouping:
             else:
                 engine = self.monitor.engine
                 offset = 0 if start == "earliest" else self._reading.offset_of(found, start)
-                begin = cursors.beginning(engine, found, offset, Terms(wanted, strategy))
+                begin = cursors.beginning(engine, found, group, offset, Terms(wanted, strategy))
                 self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + len(begin.body))
                 here = cursors.subscribe(engine, found, group, begin, now_us, change, durable=durable)
             name = None if consumer is None else cursors.attach(here, consumer, now_us, silence_us)
@@ -69,7 +69,8 @@ class Grouping:
             found = alive(log)
             here = self._handing.group_of(found, group, now_us)
             engine = self.monitor.engine
-            begin = cursors.beginning(engine, found, self._reading.offset_of(found, place), here.terms, here)
+            offset = self._reading.offset_of(found, place)
+            begin = cursors.beginning(engine, found, group, offset, here.terms)
             self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + len(begin.body))
             cursors.seek(engine, found, here, begin, now_us, change)
             return Recorded(None, self.monitor.record(change))

@@ -20,6 +20,7 @@ from penstock.engine.log import DEFAULT_GROUP, Kind, Log
 from penstock.engine.strategy import Want, shares
 from penstock.errors import BrokerClosed, InvalidArgument, PenstockError, QueueNotFound, TopicNotFound
 from penstock.journal.kinds import LEASES, METADATA
+from penstock.names import is_dead_letter_name
 
 
 class Handing:
@@ -63,7 +64,7 @@ class Handing:
             if log.kind == "topic" or name != DEFAULT_GROUP:
                 raise no_group(log, name)
             engine = self.monitor.engine
-            begin = cursors.beginning(engine, log, 0, Terms())
+            begin = cursors.beginning(engine, log, name, 0, Terms())
             self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + len(begin.body))
             change = Change()
             cursors.subscribe(engine, log, name, begin, now_us, change)
@@ -240,6 +241,10 @@ class Handing:
 
 def not_found(kind: Kind, name: str, why: str = "does not exist") -> PenstockError:
     error = TopicNotFound if kind == "topic" else QueueNotFound
+    if is_dead_letter_name(name):
+        return error(
+            f"the {kind} {name!r} {why}; it is made with the first dead letter, or by dead_letters()"
+        )
     return error(f"the {kind} {name!r} {why}; create it with create_{kind}({name!r})")
 
 

@@ -43,7 +43,7 @@ class Beginning(msgspec.Struct, frozen=True):
     body: bytes
 
 
-def beginning(engine: Engine, log: Log, offset: int, terms: Terms, group: Group | None = None) -> Beginning:
+def beginning(engine: Engine, log: Log, group: str, offset: int, terms: Terms) -> Beginning:
     """Everything available from an offset on, for a group that comes, or goes there. Nothing is changed yet."""
     settled = log.beginning(offset, group)
     keys: dict[int, str] = {}

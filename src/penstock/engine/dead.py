@@ -19,10 +19,11 @@ from penstock.engine import letter, overflow
 from penstock.engine.change import Change, Content, add_row, empty_batch
 from penstock.engine.events import Batch, Outcome, Settled
 from penstock.engine.group import Group
-from penstock.engine.log import Log
+from penstock.engine.log import DEFAULT_GROUP, Log
 from penstock.errors import DiskFull
 from penstock.limits import ERROR_CHARS_MAX
 from penstock.names import is_dead_letter_name
+from penstock.ranges import RangeSet
 
 if TYPE_CHECKING:
     from penstock.engine.engine import Engine
@@ -124,8 +125,8 @@ def has_way_back(engine: Engine, log: Log, headers: Mapping[str, str], to: Log |
     home = to or origin(engine, log, headers)
     if home is None:
         return False
-    # Where a subscription has ended, nobody else is to get what failed for it.
-    return to is not None or home.kind == "queue" or headers.get(letter.ORIGIN_GROUP) in home.groups
+    # Where a group or a subscription has ended, nobody else is to get what failed for it.
+    return to is not None or not home.groups or headers.get(letter.ORIGIN_GROUP) in home.groups
 
 
 def redrive(
@@ -137,7 +138,7 @@ def redrive(
     """
     moved: list[int] = []
     for offset, content in zip(offsets, engine.fetch(log, offsets), strict=True):
-        if content is None or log.is_settled(offset) or is_leased(log, offset):
+        if content is None or not pending(log, range(offset, offset + 1)) or is_leased(log, offset):
             continue
         headers = content.headers or {}
         target = to or origin(engine, log, headers)
@@ -160,6 +161,14 @@ def redrive(
         here = [offset for offset in sorted(moved) if offset not in group.settled]
         engine.settle(log, group, here, Outcome.REDRIVEN, now_us, change)
     return moved
+
+
+def pending(log: Log, span: range) -> list[range]:
+    """Which letters of a span nobody has dealt with: by the queue's own group, if it has one; what others look at beside it does not count."""
+    own = log.groups.get(DEFAULT_GROUP)
+    if own is not None:
+        return own.settled.gaps(span.start, span.stop)
+    return RangeSet(log.settled_by_all(span.start, span.stop)).gaps(span.start, span.stop)
 
 
 def is_leased(log: Log, offset: int) -> bool:

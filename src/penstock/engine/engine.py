@@ -287,7 +287,7 @@ class Engine:
             return
         times = batch.timestamp_us
         now_us = times if isinstance(times, int) else max(times)
-        begin = cursors.beginning(self, log, 0, Terms())
+        begin = cursors.beginning(self, log, logs.DEFAULT_GROUP, 0, Terms())
         cursors.subscribe(self, log, logs.DEFAULT_GROUP, begin, now_us, change)
 
     def arrive(self, arrivals: Sequence[tuple[Log, int, Batch]], now_us: int) -> None:

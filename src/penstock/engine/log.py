@@ -169,7 +169,7 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     published: int
     kind: Kind
     gone: list[int]
-    targeted: list[int]
+    targeted: dict[str, list[int]]
     floor: int
     kept_from: int
     readers: dict[str, Position]
@@ -210,7 +210,7 @@ class Log:
         self.floor = NOTHING_KEPT  # from here on the policy keeps messages
         self.kept_from = NOTHING_KEPT
         self.gone = RangeSet()  # stored, perhaps, but for nobody who comes anew: expired, purged
-        self.targeted = RangeSet()  # for one group only: redriven
+        self.targeted: dict[str, RangeSet] = {}  # for one group only: redriven
         self.readers: dict[str, Position] = {}
         self.milestones = Milestones()
         self.schedules: dict[str, Schedule] = {}
@@ -241,7 +241,7 @@ class Log:
         """A group that has seen everything; made if it does not exist, from what is available on."""
         found = self.groups.get(name)
         if found is None:
-            found = self.join(Group(name), self.beginning(0), {})
+            found = self.join(Group(name), self.beginning(0, name), {})
         if found.seen < self.arrived:
             self.catch_up(found)
         return found
@@ -438,7 +438,7 @@ class Log:
         due = moments if isinstance(moments, list) else [moments] * count
         keys = batch.key if keyed and batch.key is not None else [None] * count
         if batch.target_group is not None:
-            self.targeted.add(first, first + count)
+            self.targeted.setdefault(batch.target_group, RangeSet()).add(first, first + count)
             for name, group in self.groups.items():
                 if name != batch.target_group:
                     group.settled.add(first, first + count)
@@ -520,14 +520,13 @@ class Log:
             found.add(run.start, run.stop)
         return found
 
-    def beginning(self, offset: int, group: Group | None = None) -> RangeSet:
+    def beginning(self, offset: int, group: str) -> RangeSet:
         """What a group has behind it that begins at an offset, or goes there: all that is not for it, or not available any more."""
         found = self.unavailable(0, self.next_offset)
         found.add(0, min(offset, self.next_offset))
-        for run in self.targeted:
-            found.add(run.start, run.stop)
-            for gap in group.settled.gaps(max(run.start, offset), run.stop) if group is not None else ():
-                found.discard(gap.start, gap.stop)  # it is meant for this one
+        for name, ranges in self.targeted.items():
+            for run in ranges if name != group else ():
+                found.add(run.start, run.stop)
         return found
 
     def keep_from(self, offset: int) -> list[range]:
@@ -600,7 +599,10 @@ class Log:
         low = min(low, self.kept_from)
         self.priorities.forget_before(low)
         self.milestones.forget_before(low)
-        self.targeted.discard(0, low)
+        for name, found in list(self.targeted.items()):
+            found.discard(0, low)
+            if not found:
+                del self.targeted[name]
         if self.gone.ranges > FEW_KEPT:
             self.gone.discard(0, low)
         self.runs_max = max(FEW_KEPT, 2 * len(self.priorities), 2 * self.gone.ranges)
@@ -627,7 +629,7 @@ class Log:
             published=self.published,
             kind=self.kind,
             gone=self.gone.encode(),
-            targeted=self.targeted.encode(),
+            targeted={name: found.encode() for name, found in self.targeted.items()},
             floor=self.floor,
             kept_from=self.kept_from,
             readers=self.readers,
@@ -656,7 +658,7 @@ class Log:
                 log.expiries.add(0, offset)
         log.published = stored.published
         log.gone = RangeSet.decode(stored.gone)
-        log.targeted = RangeSet.decode(stored.targeted)
+        log.targeted = {name: RangeSet.decode(found) for name, found in stored.targeted.items()}
         log.floor, log.kept_from = stored.floor, stored.kept_from
         log.readers = stored.readers
         log.milestones = Milestones.decode(stored.milestones)

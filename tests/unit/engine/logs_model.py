@@ -184,7 +184,7 @@ class Model:
         others = {
             one.offset
             for one in log.messages
-            if one.target is not None and one.arrived and (one.target != group or one.offset in here.settled)
+            if one.target is not None and one.arrived and one.target != group
         }
         here.settled = others | {
             one.offset for one in log.messages if not one.available or one.offset < offset

@@ -32,7 +32,7 @@ def come(
     durable: bool = True,
 ) -> Group:
     change = Change()
-    begin = cursors.beginning(machine.engine, log, offset, terms or Terms())
+    begin = cursors.beginning(machine.engine, log, name, offset, terms or Terms())
     found = cursors.subscribe(machine.engine, log, name, begin, machine.now_us, change, durable=durable)
     machine.done(change)
     return found
@@ -46,7 +46,7 @@ def go(machine: Machine, log: Log, group: Group) -> None:
 
 def seek(machine: Machine, log: Log, group: Group, offset: int) -> None:
     change = Change()
-    begin = cursors.beginning(machine.engine, log, offset, group.terms, group)
+    begin = cursors.beginning(machine.engine, log, group.name, offset, group.terms)
     cursors.seek(machine.engine, log, group, begin, machine.now_us, change)
     machine.done(change)
 
@@ -137,9 +137,9 @@ def test_too_much_to_begin_with_changes_something(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(cursors, "FRAME_BYTES_MAX", 200)
     before = machine.engine.encode()
     with pytest.raises(BatchTooLarge, match="begin at a later offset"):
-        cursors.beginning(machine.engine, log, 0, Terms())
+        cursors.beginning(machine.engine, log, "brief", 0, Terms())
     assert machine.engine.encode() == before
-    assert cursors.beginning(machine.engine, log, 49, Terms()).cursor.keys == {49: "key-49"}
+    assert cursors.beginning(machine.engine, log, "brief", 49, Terms()).cursor.keys == {49: "key-49"}
 
 
 def test_a_beginning_takes_something() -> None:
@@ -147,7 +147,7 @@ def test_a_beginning_takes_something() -> None:
     log = machine.declare(ordering="key")
     machine.publish(log, b"0", b"1", key=["k", "k"])
     before = machine.engine.encode()
-    cursors.beginning(machine.engine, log, 0, Terms())
+    cursors.beginning(machine.engine, log, "brief", 0, Terms())
     assert machine.engine.encode() == before
 
 
@@ -289,3 +289,19 @@ def test_a_silent_consumer_lives_or_a_quiet_one_dies() -> None:
     assert machine.lease(log, 9) == [0]
     machine.pass_time(9)
     assert list(group.members) == ["quiet"]
+
+
+def test_an_ephemeral_group_that_ended_goes_on_ending_leases() -> None:
+    machine = Machine()
+    log = machine.declare(visibility_timeout=5, max_attempts=1)
+    log.group()
+    group = cursors.subscribe(
+        machine.engine, log, "brief", cursors.beginning(machine.engine, log, "brief", 0, Terms()), machine.now_us, Change(),
+        durable=False,
+    )  # fmt: skip
+    cursors.attach(group, "silent", machine.now_us, 5 * SECOND_US)
+    machine.publish(log, b"x")
+    machine.lease(log, 1, "brief")
+    machine.pass_time(6)
+    assert list(log.groups) == ["default"]
+    assert (log.group().ready, machine.engine.find("default", "q.dlq")) == (1, None)

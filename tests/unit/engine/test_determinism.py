@@ -106,7 +106,7 @@ class Subject(Machine):
 
     def do_subscribe(self, log: Log, n: int, m: int, change: Change) -> None:
         name = GROUPS[m % 3]
-        begin = cursors.beginning(self.engine, log, min(n, log.next_offset), Terms())
+        begin = cursors.beginning(self.engine, log, name, min(n, log.next_offset), Terms())
         if name in log.groups:
             cursors.seek(self.engine, log, log.group(name), begin, self.now_us, change)
         else:

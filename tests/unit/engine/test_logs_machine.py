@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar
 
-import msgspec
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -387,7 +386,7 @@ class Machine(RuleBasedStateMachine):
         if offset < 0:
             offset = data.draw(st.integers(0, found.next_offset), label="offset")
         terms = Terms(FILTER if filtered else None)
-        begin = cursors.beginning(self.engine, found, offset, terms)
+        begin = cursors.beginning(self.engine, found, group, offset, terms)
         self.model.subscribe(name, group, offset, durable=durable, wants=wants if filtered else None)
         here = self.run(
             lambda change: cursors.subscribe(
@@ -469,7 +468,7 @@ class Machine(RuleBasedStateMachine):
         offset = data.draw(
             st.just(0) | st.just(here.next_offset) | st.integers(0, here.next_offset), label="offset"
         )
-        begin = cursors.beginning(self.engine, here, offset, here.groups[group].terms, here.groups[group])
+        begin = cursors.beginning(self.engine, here, group, offset, here.groups[group].terms)
         self.model.seek(name, group, offset)
         self.run(lambda change: cursors.seek(self.engine, here, here.groups[group], begin, self.now, change))
 
@@ -694,8 +693,8 @@ class Machine(RuleBasedStateMachine):
         position = Position(known.offset if known is not None else offset, holds)
 
         def do(change: Change) -> None:
+            body = retention.hold(found, position)
             found.readers[reader] = position
-            body = msgspec.msgpack.encode(position)
             change.events.append(Declared(found.number, Action.READER, reader, body, self.now))
             retention.update(self.engine, found, self.now)
 
@@ -865,7 +864,7 @@ class Machine(RuleBasedStateMachine):
         for message in home.messages:
             self.agree_on_one(found, message)
         stored = [one for one in arrived if not one.dropped]
-        assert [one.offset in found.targeted for one in stored] == [one.target is not None for one in stored]
+        assert [_target(found, one.offset) for one in stored] == [one.target for one in stored]
         dropped = {one.offset for one in home.messages if one.dropped}
         told = {offset for number, offset in self.harness.told if number == found.number}
         assert told <= dropped, f"{name}: what is needed is dropped"
@@ -882,6 +881,10 @@ class Machine(RuleBasedStateMachine):
             assert (content.payload, content.priority, content.key) == (
                 message.payload, message.priority, message.key
             )  # fmt: skip
+
+
+def _target(log: Log, offset: int) -> str | None:
+    return next((name for name, ranges in log.targeted.items() if offset in ranges), None)
 
 
 def _retains(policy: Policy) -> bool:
