@@ -152,10 +152,6 @@ def strategy(given: str | None) -> str | None:
     return None if given is None else str(checked({"strategy": given})["strategy"])
 
 
-def filter_text(given: str | None) -> str | None:
-    return None if given is None else compile_filter(given).text
-
-
 def silence_us(heartbeat: Duration | None) -> int | None:
     """After how long a silence a consumer is thought dead: None for never."""
     if heartbeat is None:
@@ -230,11 +226,11 @@ def recurring(cron: str, timezone: str, missed: str, message_: bytes | Message, 
     return make_recurring(recurrence(cron, timezone), missed_rule(missed), whole, ttl_us)
 
 
-def settling(found: Any, log_of: Any) -> tuple[Handle, Receipts]:
+def settling(found: Any, port: Port) -> tuple[Handle, Receipts]:
     """What of a delivery a transaction needs. It must be of this broker."""
     if not issubclass(type(found), Leased):
         raise InvalidArgument(f"{argument.quoted(found)} is not a delivery")
-    if found._queue._port is not log_of:
+    if found._queue._port is not port:
         raise LeaseLost(
             "a delivery was handed out by another broker, or by this one before it was opened again: drop the result"
         )

@@ -123,15 +123,14 @@ class Embedded:
             or not log.groups
             or log.sizes
             or log.held_ids
+            or any(group.keys for group in log.groups.values())
         ):
             return
-        contents = {} if self.express is None else self.express._shelf.of_log(log.number)
+        contents = {} if self.express is None else self.express.contents_of(log)
         group, lanes, lane = None, None, None
         if len(log.groups) == 1 and DEFAULT_GROUP in log.groups:
             group = log.group()
             lanes, lane = group.lanes, group.lanes.lane(PRIORITY_DEFAULT)
-        if any(found.keys for found in log.groups.values()):
-            return
         log.plain = Plain(group, lanes, lane, contents, log.policy.max_message_bytes, visible_us(log))
 
     def names(self, namespace: str, kind: Kind = "queue") -> Ticket[list[str]]:
@@ -209,10 +208,8 @@ class Embedded:
                 self.monitor.engine.delete(found, now_us, change)
             elif what == "purge":
                 answer = self.monitor.engine.purge(found, now_us, change)
-            elif (
-                what == "redrive"
-            ):  # what is to be redriven: its dead letters if it has some, or itself if it holds those of others
-                answer = None
+            elif what == "redrive":
+                # Its dead letters if it has some, or itself if it holds those of others.
                 if not is_dead_letter_name(found.name):
                     answer = self.monitor.engine.find(found.namespace, dead_letter_target(found))
                 if answer is None and self.monitor.engine.holds_dead_letters(found):

@@ -62,6 +62,11 @@ class Express:
         self._shelf: Any = monitor.shelf
         self._monotonic_ns = nanoseconds_of(monitor.clock)
 
+    def contents_of(self, log: Log) -> dict[int, Any]:
+        """Where the messages of a log are that were published one by one."""
+        found: dict[int, Any] = self._shelf.of_log(log.number)
+        return found
+
     def publish(self, log: Any, payload: bytes) -> int:
         """The message's id, or 0 if it must be published the ordinary way."""
         monitor = self._monitor

@@ -1,6 +1,6 @@
 """Who waits for messages: a line for each log and group, in the order in which they came.
 
-Those who wait for a limited time also stand in a heap, by the end of their patience. Who has left his line is not looked for in it: he is
+Those who wait for a limited time also stand in a heap, by the end of their patience. Who has left his line is not looked for in that heap: he is
 passed over when he comes up, or swept out with others.
 """
 
@@ -33,7 +33,7 @@ class Lines:
         self._lines.setdefault(log, {}).setdefault(group, deque()).append(waiting)
         waiting.stands = True
         self.count += 1
-        log.receivers += 1
+        log.receivers += bool(group)  # who only watches takes nothing
         _count(waiting, 1)
         if waiting.deadline_us is not None:
             self._joined += 1  # so that no two entries are compared by who waits
@@ -52,7 +52,7 @@ class Lines:
                 del self._lines[log]
         waiting.stands = False
         self.count -= 1
-        log.receivers -= 1
+        log.receivers -= bool(group)
         _count(waiting, -1)
         if not self.count:
             self._patience.clear()

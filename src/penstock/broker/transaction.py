@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 A transaction is a list of steps that its shell collects; nothing is done before it is handed in. Then everything that could be refused is looked at first, with nothing
-changed: leases, sizes, limits of depth, dedup ids, room on the disk. What follows cannot fail, and all its events are one unit: one frame, which holds whole or not at all.
+changed: leases, sizes, limits of depth, dedup ids, room on the disk. What follows refuses nothing any more, and all its events are one unit: one frame, which holds whole or not at all.
 
 Leases are settled before anything is published, so what takes a message from a full queue and publishes another to it fits.
 """
@@ -250,6 +250,10 @@ class Transactions:
                     raise not_found("queue", wanted.text)
                 raise QueueNotFound(
                     f"no queue or topic matches {wanted.text!r}: create one first, or take another pattern"
+                )
+            if len(logs) > OPERATIONS_MAX:
+                raise BatchTooLarge(
+                    f"{wanted.text!r} matches {len(logs)} queues and topics, and one publish goes to {OPERATIONS_MAX} at the most"
                 )
             plan = self._planned(namespace, [Operation(log, [message]) for log in logs], now_us)
             self.monitor.require_room(MESSAGES, plan.bytes)

@@ -59,9 +59,8 @@ class Change:
 
     def __init__(self, *, whole: bool = False) -> None:
         self._whole = whole
-        self.bytes = (
-            0  # more than is needed for those of its units that were measured, and are not recorded yet
-        )
+        # More than is needed for those of its units that were measured, and are not recorded yet
+        self.bytes = 0
         self._earlier: list[Change] | None = None
         self.events: list[Event] = []
         self.arrivals: list[tuple[Log, int, Batch]] = []

@@ -93,9 +93,8 @@ class Group:
         self.tally = Tally()
         self.settled = RangeSet()
         self.keys = Keys()
-        self.overdue: set[int] = (
-            set()
-        )  # their time is over, but they are handed out, or there is no room to bury them
+        # Their time is over, but they are handed out, or there is no room to bury them
+        self.overdue: set[int] = set()
         self.withdrawn = 0  # entries of `retries` whose message was settled meanwhile
 
     def begin(self, settled: RangeSet, seen: int) -> None:

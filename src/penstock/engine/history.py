@@ -95,7 +95,6 @@ def _said(engine: Engine, log: Log, event: Declared) -> None:
         _held(engine, log, event)
     elif event.action == Action.FORGET:
         log.readers.pop(event.name, None)
-        retention.update(engine, log, event.time_us)
 
 
 def _held(engine: Engine, log: Log, event: Declared) -> None:

@@ -483,7 +483,7 @@ class Log:
 
     def forget(self, offsets: Iterable[int], now_us: int) -> None:
         """Messages were settled in a group: forget what is known of those that no group needs any more."""
-        if not (self.sizes or self.held_ids or self.delayed):
+        if not (self.sizes or self.held_ids):
             return
         for offset in offsets:
             if not self.is_settled(offset):
@@ -555,6 +555,11 @@ class Log:
         """Remember when and with which id messages were published, where that is wanted."""
         exact = self.policy.retain_seconds is not None or self.policy.retain_bytes is not None
         times = batch.timestamp_us
+        if exact and isinstance(times, list):  # they were published one by one, and replayed together
+            for row, (time_us, given) in enumerate(zip(times, batch.ids, strict=True)):
+                size = len(batch.payloads[row]) if batch.payloads else 0
+                self.milestones.note(first + row, time_us, time_us, given, size, 1)
+            return
         oldest, newest = (min(times), max(times)) if isinstance(times, list) else (times, times)
         if exact or first >= self.milestones.next:
             self.milestones.note(first, oldest, newest, batch.ids[0], batch.size, 1 if exact else STRIDE)
@@ -592,9 +597,8 @@ class Log:
 
     def forget_settled(self) -> None:
         """Give memory back that only settled messages needed."""
-        nobody = (
-            self.arrived if self.kind == "topic" else 0
-        )  # a queue without groups stores what it has until one comes
+        # A queue without groups stores what it has until one comes.
+        nobody = self.arrived if self.kind == "topic" else 0
         low = min((_low_water(group) for group in self.groups.values()), default=nobody)
         low = min(low, self.kept_from)
         self.priorities.forget_before(low)
@@ -667,7 +671,8 @@ class Log:
             group.seen = log.arrived
         log.recount_delayed()
         # What only groups needed that are not stored.
-        log.forget([*log.sizes, *log.held_ids], log.milestones.peak)
+        if log.groups or log.kind == "topic":
+            log.forget([*log.sizes, *log.held_ids], log.milestones.peak)
         return log
 
 

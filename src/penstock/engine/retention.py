@@ -3,7 +3,7 @@
 What a log keeps is everything from one offset on (`Log.kept_from`). It is moved forward when time passes, when more is published, and when a reader says how far it is; what
 falls behind it and is settled is released. An unsettled message is stored however far it falls behind.
 
-Replaying looks at no clock: it is moved when a policy or a reader changed, as it was then, and the rest is made up for when all was replayed.
+Replaying looks at no clock: it is moved with every event, to where it was then.
 """
 
 from __future__ import annotations

@@ -79,7 +79,7 @@ def _firing(engine: Engine, log: Log, name: str, schedule: Schedule, now_us: int
 
 
 def cancel(engine: Engine, log: Log, offset: int, now_us: int, change: Change) -> bool:
-    """Remove a message that is not due yet; False if it is due, was settled, or is not known."""
+    """Remove a message that is not due yet; False if it is due, or nobody can get it any more."""
     waits = any(found == offset for _, found in log.delayed.items())
     if not waits or log.unavailable(offset, offset + 1):
         return False
