@@ -122,3 +122,23 @@ def test_many_delays_lose_one(home: Home, queue: Queue) -> None:
         came += drain(queue)
     assert sorted(came) == sorted(one.payload for one in sent)
     assert counts(queue) == expected()
+
+
+def test_a_wall_clock_that_was_set_back_makes_a_time_early(home: Home, queue: Queue) -> None:
+    home.advance(5)
+    queue.publish(b"first")
+    take(queue).ack()
+    home.clock.set_back(seconds=3600)
+    now = to_datetime(home.clock.now_us())
+    queue.publish(b"later", deliver_at=now + timedelta(minutes=10))
+    with home.broker.transaction() as tx:
+        tx.publish(queue.name, b"much later", deliver_at=now + timedelta(minutes=20))
+    assert queue.receive() is None
+    home.advance(599)
+    assert queue.receive() is None
+    home.advance(1)
+    delivery = take(queue)
+    assert delivery.payload == b"later"
+    delivery.ack()
+    home.advance(600)
+    assert take(queue).payload == b"much later"

@@ -1423,3 +1423,23 @@ def test_a_letter_that_was_dealt_with_is_redriven_because_of_another_group(home:
     assert queue.redrive() == 1
     assert payloads(queue.receive_many(9)) == [b"2"]
     assert letters.group("look").lag() == 1
+
+
+def test_what_is_published_after_a_seek_is_lost(home: Home, queue: Queue) -> None:
+    queue.publish(b"0")
+    queue.publish(b"1")
+    queue.group("default").seek(offset=1)
+    queue.publish(b"2")
+    queue.publish(b"3")
+    assert payloads(queue.receive_many(9)) == [b"1", b"2", b"3"]
+
+
+def test_what_is_tried_again_overtakes_what_came_before_it_was_due(home: Home) -> None:
+    topic = home.broker.topic("events")
+    one, _ = topic.subscribe("one"), topic.subscribe("two")
+    topic.publish(b"failed")
+    take(one).nack(delay=1)
+    topic.publish(b"came before")
+    home.advance(2)
+    topic.publish(b"came after")
+    assert payloads(one.receive_many(9)) == [b"came before", b"failed", b"came after"]

@@ -18,8 +18,11 @@ from penstock.message import Message, check
 from penstock.policy import Policy
 
 
-def batch_of(messages: Iterable[bytes | Message], policy: Policy, now_us: int) -> Batch:
-    """The columns of messages that are about to be published. Their ids are given later."""
+def batch_of(messages: Iterable[bytes | Message], policy: Policy, now_us: int, set_back_us: int = 0) -> Batch:
+    """The columns of messages that are about to be published. Their ids are given later.
+
+    Absolute times are the wall clock's. If that was set back, the broker's time is ahead of it by so much, and so are they then.
+    """
     given = messages if type(messages) is list else _listed(messages)
     if not given:
         return Batch([], (), now_us, PRIORITY_DEFAULT)
@@ -32,7 +35,7 @@ def batch_of(messages: Iterable[bytes | Message], policy: Policy, now_us: int) -
         batch = Batch(payloads, (), now_us, PRIORITY_DEFAULT)
     else:
         whole: Any = (one if issubclass(type(one), Message) else Message(one) for one in given)  # type: ignore[arg-type]
-        batch = _columns([check(message, policy.max_message_bytes) for message in whole], now_us)
+        batch = _columns([check(message, policy.max_message_bytes) for message in whole], now_us, set_back_us)
     batch.size = sum(map(len, batch.payloads))
     if policy.ttl is not None:
         _expire_by_default(batch, now_us + round(policy.ttl * SECOND_US))
@@ -48,9 +51,9 @@ def _listed(messages: Any) -> list[bytes | Message]:
     return list(messages)
 
 
-def _columns(messages: list[Message], now_us: int) -> Batch:
-    due = [_due(message, now_us) for message in messages]
-    ends = [_end(message, now_us) for message in messages]
+def _columns(messages: list[Message], now_us: int, set_back_us: int) -> Batch:
+    due = [_due(message, now_us, set_back_us) for message in messages]
+    ends = [_end(message, now_us, set_back_us) for message in messages]
     for moment in ends:
         if moment is not None and moment <= now_us:
             raise MessageExpired("a message's expires_at is over: give it a later one, or do not publish it")
@@ -67,16 +70,16 @@ def _columns(messages: list[Message], now_us: int) -> Batch:
     )
 
 
-def _due(message: Message, now_us: int) -> int | None:
+def _due(message: Message, now_us: int, set_back_us: int) -> int | None:
     if message.delay is not None:
         return now_us + duration_us(message.delay, "delay")
-    return None if message.deliver_at is None else to_us(message.deliver_at, "deliver_at")
+    return None if message.deliver_at is None else to_us(message.deliver_at, "deliver_at") + set_back_us
 
 
-def _end(message: Message, now_us: int) -> int | None:
+def _end(message: Message, now_us: int, set_back_us: int) -> int | None:
     if message.ttl is not None:
         return now_us + duration_us(message.ttl, "ttl")
-    return None if message.expires_at is None else to_us(message.expires_at, "expires_at")
+    return None if message.expires_at is None else to_us(message.expires_at, "expires_at") + set_back_us
 
 
 def _one_or_list(values: list[Any]) -> Any:

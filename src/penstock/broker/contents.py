@@ -120,6 +120,12 @@ def content_of(batch: Batch, row: int) -> Content:
     )
 
 
+def due_of(batch: Batch, row: int) -> int | None:
+    """When a stored message is due, if it was not at once."""
+    found: int | None = _at(batch.deliver_at, row)
+    return found
+
+
 def messages_of(runs: Iterable[Run]) -> list[Message]:
     """Stored messages, as a user sees them."""
     found: list[Message] = []

@@ -11,7 +11,13 @@ from typing import Any, Final
 
 from penstock import argument
 from penstock.broker import compose, grouping
-from penstock.broker.contents import DECLARATION_BYTES_MAX, SECTION_OVERHEAD_BYTES, bytes_of, message_of
+from penstock.broker.contents import (
+    DECLARATION_BYTES_MAX,
+    SECTION_OVERHEAD_BYTES,
+    bytes_of,
+    due_of,
+    message_of,
+)
 from penstock.broker.express import Express, JournalExpress, visible_us
 from penstock.broker.grouping import Grouping
 from penstock.broker.handing import Handing, alive, not_found
@@ -227,7 +233,7 @@ class Embedded:
             payload = messages[0]
             if type(payload) is bytes and (ticket := self._short.publish(found, payload)) is not None:
                 return ticket
-        batch = compose.batch_of(messages, found.policy, self.monitor.now())
+        batch = compose.batch_of(messages, found.policy, self.monitor.now(), self.monitor.set_back_us)
         with self.monitor.lock, self.monitor.whole:
             now_us, change = self.monitor.begin()
             if not batch.payloads:
@@ -253,7 +259,9 @@ class Embedded:
             found = alive(log)
             offset = self._reading.offset_of(found, MessageId(id))
             self.monitor.require_room(SETTLEMENTS, SECTION_OVERHEAD_BYTES * (1 + len(found.groups)))
-            if not schedules.cancel(self.monitor.engine, found, offset, now_us, change):
+            batch = self.monitor.shelf.get(found.number, offset)
+            due_us = None if batch is None else due_of(batch, offset - batch.first)
+            if not schedules.cancel(self.monitor.engine, found, offset, due_us, now_us, change):
                 return Answer(False)
             return Recorded(True, self.monitor.record(change))
 

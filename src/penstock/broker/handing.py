@@ -100,7 +100,16 @@ class Handing:
                 if change:
                     self.monitor.record(change, sync=False)  # what was not wanted
                 return UNDECIDED if group.lanes.count else None
-            runs, lost = runs_of(self.monitor.shelf, log.number, grant.offsets)
+            try:
+                runs, lost = runs_of(self.monitor.shelf, log.number, grant.offsets)
+            except PenstockError as error:
+                if not grant.number:  # they are settled, and nobody has them
+                    self.monitor.fail(error)
+                    raise
+                self.monitor.engine.take_back(group, grant, change)
+                if change:
+                    self.monitor.record(change, sync=False)
+                raise
             if lost and grant.number:
                 self.monitor.engine.lose(log, group, lost, now_us, change)
             log.delivered += len(grant.offsets) - len(lost)

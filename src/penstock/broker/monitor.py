@@ -68,6 +68,9 @@ NAP_S: Final = 3600.0
 #: And so often at a clock that is not the machine's own: nobody knows how fast it goes.
 FOREIGN_NAP_S: Final = 0.05
 
+#: The wall clock is set back by more than this, or it only goes a little slower than the other one.
+SET_BACK_US: Final = SECOND_US
+
 #: More than the ack of one message takes.
 ACK_BYTES_MAX: Final = 512
 
@@ -136,6 +139,12 @@ class Monitor:
             self.ahead_us = ahead_us
         self._engine_us = now_us = monotonic_us + self.ahead_us
         return now_us
+
+    @property
+    def set_back_us(self) -> int:
+        """How far the wall clock was set back while it was open: so much later are the times that somebody reads off it."""
+        found = self._engine_us - self.clock.now_us()
+        return found if found > SET_BACK_US else 0
 
     def begin(self, *, settling: bool = False) -> tuple[int, Change]:
         """With the lock held: the present, and an empty change. What has fallen due by now has happened, and is recorded.

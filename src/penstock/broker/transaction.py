@@ -66,10 +66,11 @@ def settle(
 class _Plan:
     """What a transaction will do, and how full logs are then: made step by step, each refused if it cannot be done."""
 
-    def __init__(self, engine: Engine, namespace: str, now_us: int) -> None:
+    def __init__(self, engine: Engine, namespace: str, now_us: int, set_back_us: int) -> None:
         self._engine = engine
         self._namespace = namespace
         self._now_us = now_us
+        self._set_back_us = set_back_us
         self.settles: list[tuple[Log, Group, Operation, Receipts]] = []
         self.publishes: list[tuple[Log | str, Batch]] = []
         self.bytes = 0
@@ -126,7 +127,7 @@ class _Plan:
             target = self._engine.find(self._namespace, name) or check_name(name, kind="queue name")
         log = None if isinstance(target, str) else alive(target)
         policy = log.policy if log is not None else Policy.of()
-        batch = compose.batch_of(list(step.messages), policy, self._now_us)
+        batch = compose.batch_of(list(step.messages), policy, self._now_us, self._set_back_us)
         check_sizes(policy, batch)
         self.publishes.append((log if log is not None else str(target), batch))
         self.bytes += bytes_of(batch) + (DECLARATION_BYTES_MAX if log is None else 0)
@@ -221,7 +222,7 @@ class Transactions:
 
     def _planned(self, namespace: str, operations: Sequence[Operation], now_us: int) -> _Plan:
         """What is to be done, if all of it can be."""
-        plan = _Plan(self.monitor.engine, namespace, now_us)
+        plan = _Plan(self.monitor.engine, namespace, now_us, self.monitor.set_back_us)
         for step in operations:
             if step.receipts is not None:
                 plan.settle(step, step.receipts)

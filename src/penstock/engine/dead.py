@@ -126,7 +126,9 @@ def has_way_back(engine: Engine, log: Log, headers: Mapping[str, str], to: Log |
     if home is None:
         return False
     # Where a group or a subscription has ended, nobody else is to get what failed for it.
-    return to is not None or not home.groups or headers.get(letter.ORIGIN_GROUP) in home.groups
+    if to is not None or headers.get(letter.ORIGIN_GROUP) in home.groups:
+        return True
+    return home.kind == "queue" and not home.groups  # its own group comes with it
 
 
 def redrive(

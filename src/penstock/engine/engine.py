@@ -56,6 +56,7 @@ from penstock.errors import (
     DiskFull,
     InvalidArgument,
     MessageTooLarge,
+    PenstockError,
     WrongKind,
 )
 from penstock.names import dead_letter_name, is_dead_letter_name
@@ -364,9 +365,16 @@ class Engine:
         chosen: list[Piece] = []
         unwanted: list[int] = []
         seen = 0
+        taken: list[Piece] = []
         while pieces:
+            taken += pieces
             offsets = [offset for _, start, stop, _ in pieces for offset in range(start, stop)]
-            wants = set(self.choose(log, offsets, group.filter))
+            try:
+                wants = set(self.choose(log, offsets, group.filter))
+            except PenstockError:  # they cannot be read now
+                for piece in taken:
+                    group.lanes.put_back(piece)
+                raise
             for piece in pieces:
                 for offset in range(piece[1], piece[2]):
                     if offset in wants:
@@ -381,6 +389,13 @@ class Engine:
             self.end(log, group, ordered, now_us)
             change.say(group, _ended(log, group, ordered, Outcome.FILTERED, now_us))
         return chosen
+
+    def take_back(self, group: Group, grant: Grant, change: Change) -> None:
+        """Nobody gets what was just granted, nor is it recorded: it cannot be read now."""
+        for offset in grant.offsets:
+            group.put_back(offset)
+        if group.durable:
+            change.events.pop()
 
     def extend(
         self, log: Log, group: Group, offsets: list[int], numbers: list[int], deadline_us: int

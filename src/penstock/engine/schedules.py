@@ -78,10 +78,9 @@ def _firing(engine: Engine, log: Log, name: str, schedule: Schedule, now_us: int
         return None
 
 
-def cancel(engine: Engine, log: Log, offset: int, now_us: int, change: Change) -> bool:
+def cancel(engine: Engine, log: Log, offset: int, due_us: int | None, now_us: int, change: Change) -> bool:
     """Remove a message that is not due yet; False if it is due, or nobody can get it any more."""
-    waits = any(found == offset for _, found in log.delayed.items())
-    if not waits or log.unavailable(offset, offset + 1):
+    if due_us is None or due_us <= now_us or log.unavailable(offset, offset + 1):
         return False
     only = range(offset, offset + 1)
     if log.is_settled(offset):

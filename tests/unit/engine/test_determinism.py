@@ -122,9 +122,10 @@ class Subject(Machine):
             self.engine.purge(log, self.now_us, change)
 
     def do_cancel(self, log: Log, n: int, m: int, change: Change) -> None:
-        waiting = [offset for _, offset in log.delayed.items()]
+        waiting = list(log.delayed.items())
         if waiting:
-            schedules.cancel(self.engine, log, waiting[n % len(waiting)], self.now_us, change)
+            due_us, offset = waiting[n % len(waiting)]
+            schedules.cancel(self.engine, log, offset, due_us, self.now_us, change)
 
     def do_schedule(self, log: Log, n: int, m: int, change: Change) -> None:
         due_us = None if not n % 4 else self.now_us + (m + 1) * SECOND_US

@@ -630,7 +630,14 @@ class Machine(RuleBasedStateMachine):
             return
         offset = data.draw(st.sampled_from(choice), label="offset")
         self.both(
-            lambda change: schedules.cancel(self.engine, self.harness.log(name), offset, self.now, change),
+            lambda change: schedules.cancel(
+                self.engine,
+                self.harness.log(name),
+                offset,
+                self.model.logs[name].messages[offset].due,
+                self.now,
+                change,
+            ),
             lambda: self.model.cancel(name, offset),
         )
 

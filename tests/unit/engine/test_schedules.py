@@ -50,7 +50,8 @@ class Clockwork(Machine):
 
     def cancel(self, log: Log, offset: int) -> bool:
         change = Change()
-        done = schedules.cancel(self.engine, log, offset, self.now_us, change)
+        due_us = next((due for due, found in log.delayed.items() if found == offset), None)
+        done = schedules.cancel(self.engine, log, offset, due_us, self.now_us, change)
         assert done == bool(change)
         self.done(change)
         return done
