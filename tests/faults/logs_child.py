@@ -15,16 +15,16 @@ from typing import Any, Final
 
 import msgspec
 
-from penstock.broker import monitor, opening, upkeep
+from penstock.broker import monitor, upkeep
+from penstock.broker.grouping import Grouping
 from penstock.broker.ledger import rows_of
 from penstock.broker.port import Operation
 from penstock.broker.ticket import Answer, Ticket
 from penstock.broker.transaction import Transactions
-from penstock.engine import cursors, history
+from penstock.engine import cursors
 from penstock.engine.change import Change
 from penstock.engine.engine import Engine
 from penstock.engine.events import Action, Declared, Event, Outcome, Positioned, Scheduled, Settled
-from penstock.engine.log import Log
 from penstock.errors import PenstockError
 from penstock.journal.cleaner import DeadRange
 from penstock.journal.files import Files
@@ -67,11 +67,7 @@ def _leaving_out(unwanted: Callable[[Event], bool]) -> Callable[[], None]:
         whole = Journal.append
 
         def append(self: Journal, rows: Any, **how: Any) -> Any:
-            if rows:
-                return whole(self, rows, **how)
-            ticket = self.barrier()
-            how["then"](None)
-            return ticket
+            return whole(self, rows, **how) if rows else self.barrier()
 
         Journal.append = append  # type: ignore[method-assign]
 
@@ -97,29 +93,18 @@ def _transactions_in_two() -> None:
 
 
 def _ephemeral_ones_recorded() -> None:
-    subscribe = cursors.subscribe
+    whole = Grouping.open_group
 
-    def recording(engine: Engine, log: Log, name: str, begin: cursors.Beginning, now_us: int, change: Change, *, durable: bool = True) -> Any:  # fmt: skip
-        group = subscribe(engine, log, name, begin, now_us, change, durable=durable)
+    def open_group(self: Grouping, log: Any, group: str, *, durable: bool, **how: Any) -> Any:
+        ticket = whole(self, log, group, durable=durable, **how)
         if not durable:
-            event = Declared(log.number, Action.SUBSCRIBE, name, begin.body, now_us)
-            engine_change = Change()
-            engine_change.events.append(event)
-            _recorder(engine_change)
-        return group
+            body, change = msgspec.msgpack.encode(cursors.Cursor([])), Change()
+            change.events.append(Declared(log.number, Action.SUBSCRIBE, group, body, self.monitor.now()))
+            with self.monitor.lock:
+                self.monitor.record(change)
+        return ticket
 
-    def _recorder(change: Change) -> None:
-        living[0].record(change)
-
-    living: list[monitor.Monitor] = []
-    begin = monitor.Monitor.begin
-
-    def beginning(self: monitor.Monitor, **how: Any) -> Any:
-        living[:] = [self]
-        return begin(self, **how)
-
-    monitor.Monitor.begin = beginning  # type: ignore[method-assign]
-    cursors.subscribe = recording
+    Grouping.open_group = open_group  # type: ignore[method-assign]
 
 
 def _greedy_cleaner() -> None:
@@ -134,7 +119,6 @@ def _greedy_cleaner() -> None:
 
 def _old_snapshots() -> None:
     """A snapshot that says to cover what came after it was taken."""
-    snapshot = upkeep.Upkeep.snapshot
     kept: list[bytes] = []
     encode = Engine.encode
 
@@ -143,23 +127,11 @@ def _old_snapshots() -> None:
         return kept[-2] if len(kept) > 1 else kept[-1]
 
     Engine.encode = late  # type: ignore[method-assign]
-    del snapshot
-
-
-def _seeks_forgotten() -> None:
-    replay = history.replay
-
-    def forgetful(engine: Engine, event: Event, time_us: int) -> None:
-        if not _said(Action.SEEK)(event):
-            replay(engine, event, time_us)
-
-    opening.take_in = forgetful  # type: ignore[attr-defined]
 
 
 SABOTAGE: Final[dict[str, Callable[[], None]]] = {
     "": lambda: None,
     "a seek leaves no row": _leaving_out(_said(Action.SEEK)),
-    "a seek is not replayed": _seeks_forgotten,
     "a subscription leaves no row": _leaving_out(_said(Action.SUBSCRIBE)),
     "the end of a subscription leaves no row": _leaving_out(_said(Action.UNSUBSCRIBE)),
     "a commit leaves no row": _leaving_out(lambda event: isinstance(event, Positioned)),
@@ -186,8 +158,9 @@ def _work(hand: Hand, steps: int) -> None:
         hand.begin()
         for _ in range(steps):
             hand.step()
-    except PenstockError as error:  # so it is when the power goes
+    except PenstockError as error:  # so it is when the power goes: somebody will kill it
         tell("failed", repr(error))
+        threading.Event().wait()
     except BaseException as error:
         tell("error", repr(error))
         raise

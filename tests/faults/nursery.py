@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -38,8 +39,7 @@ class Nursery:
     ) -> None:
         assert self._process.stdin is not None
         assert self._process.stdout is not None
-        if self._child:
-            os.kill(self._child, signal.SIGKILL)
+        self._end_the_last()
         self._process.stdin.close()
         self._process.stdout.read()
         self._process.wait(30)
@@ -70,6 +70,7 @@ class Nursery:
         """What a child says until it ends by itself, or kills itself."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        self._end_the_last()
         self._process.stdin.write(msgspec.json.encode(orders) + b"\n")
         self._process.stdin.flush()
         for line in self._process.stdout:
@@ -80,3 +81,14 @@ class Nursery:
             if report[0] == "pid":
                 self._child = report[1]
             yield report
+
+    def _end_the_last(self) -> None:
+        """If nobody listened to the end of it: something was wrong with what it said."""
+        assert self._process.stdout is not None
+        if self._child:
+            with suppress(ProcessLookupError):  # it may have ended by itself
+                os.kill(self._child, signal.SIGKILL)
+            self._child = 0
+            for line in self._process.stdout:
+                if json.loads(line)[0] == "ended":
+                    return
