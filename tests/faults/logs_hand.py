@@ -104,9 +104,9 @@ def _unlimited(log: Log) -> None:
         log.alter(max_attempts=None)
 
 
-def census(broker: Broker) -> dict[str, Any]:
-    """The same, and what comes to each group; it is given back."""
-    found = look(broker)
+def census(broker: Broker, seen: dict[str, Any] | None = None) -> dict[str, Any]:
+    """What was seen, and what comes to each group; it is given back."""
+    found = look(broker) if seen is None else seen
     for log in _logs(broker):
         here = found[log.name]
         _unlimited(log)
