@@ -112,7 +112,10 @@ def _greedy_cleaner() -> None:
         log = self._monitor.engine.logs.get(number)
         if log is None or not log.groups:
             return [DeadRange(first, last, upkeep.SETTLED_BY_ALL)]
-        return [DeadRange(run.start, run.stop - 1, upkeep.SETTLED_BY_ALL) for run in log.settled_by_all(first, last + 1)]
+        return [
+            DeadRange(run.start, run.stop - 1, upkeep.SETTLED_BY_ALL)
+            for run in log.settled_by_all(first, last + 1)
+        ]
 
     upkeep.Upkeep.dead_ranges = dead_ranges  # type: ignore[method-assign]
 
@@ -173,7 +176,8 @@ def live(orders: Orders) -> None:
     files = _files(orders)
     broker = opened(orders.path, files)
     hands = [
-        Hand(broker, f"hand{hand}", tell, seed=orders.seed, first=orders.first) for hand in range(orders.hands)
+        Hand(broker, f"hand{hand}", tell, seed=orders.seed, first=orders.first)
+        for hand in range(orders.hands)
     ]
     for hand in hands:
         tell("census", hand.name, census(hand.broker))

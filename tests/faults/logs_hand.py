@@ -167,8 +167,10 @@ class Hand:
         known = {*self.broker.list_queues(), *self.broker.list_topics()}
         for name in TOPICS:
             if name not in known:
-                policy = {"max_attempts": None, "retain_bytes": RETAINED_BYTES.get(name)}
-                self._do(lambda name=name, policy=policy: self.broker.create_topic(name, **policy), "make", name, "topic")  # type: ignore[misc]
+                make = partial(
+                    self.broker.create_topic, name, max_attempts=None, retain_bytes=RETAINED_BYTES.get(name)
+                )
+                self._do(make, "make", name, "topic")
         for name in QUEUES:
             if name not in known:
                 self.make(name)
@@ -219,7 +221,9 @@ class Hand:
         )  # fmt: skip
 
     def publish_somewhere(self) -> None:
-        name = self.chance.choice(["news.a", "news.a", "news.b", "work", "work", "orders", "fleeting", "temp"])
+        name = self.chance.choice(
+            ["news.a", "news.a", "news.b", "work", "work", "orders", "fleeting", "temp"]
+        )
         known = name in TOPICS or name in self.broker.list_queues()
         if known and self._log(name).stats().depth < DEPTH:
             self.publish(name)
@@ -239,7 +243,7 @@ class Hand:
 
     def cancel(self) -> None:
         queue = self.broker.get_queue("later")
-        known = {number_of(one): one.id for one in stored(queue)}
+        known = {number_of(one): one.id or 0 for one in stored(queue)}
         if known:
             number = self.chance.choice(sorted(known))
             assert self._do(lambda: queue.cancel(known[number]), "cancel", "later", number)
@@ -335,7 +339,9 @@ class Hand:
             self._do(settling, "settle", name, group, how, [number_of(one)])
 
     def consume_somewhere(self) -> None:
-        name = self.chance.choice(["news.a", "news.a", "news.b", "work", "work", "temp", "out.a", "out.b", "work.dlq", "news.a.dlq"])
+        name = self.chance.choice(
+            ["news.a", "news.a", "news.b", "work", "work", "temp", "out.a", "out.b", "work.dlq", "news.a.dlq"]
+        )
         if name in TOPICS or name in _queues(self.broker):
             groups = self.groups(name)
             hows = ["ack"] * 6 + ["nack", "requeue", "leave"] + ["reject"] * (name in WITH_LETTERS)
@@ -359,7 +365,9 @@ class Hand:
         self._do(one.commit, "commit", name, reader, one.position(), kept if holds else None)
 
     def commit_somewhere(self) -> None:
-        name, reader = self.chance.choice([("news.a", "r"), ("news.a", "r"), ("news.b", "keeper"), ("work", "r"), ("work", "keeper")])
+        name, reader = self.chance.choice(
+            [("news.a", "r"), ("news.a", "r"), ("news.b", "keeper"), ("work", "r"), ("work", "keeper")]
+        )
         if self.chance.random() < 0.1:
             one = self.readers.pop((name, reader), None) or self._log(name).reader(reader)
             self._do(one.reset, "forget", name, reader)
@@ -368,9 +376,7 @@ class Hand:
 
     # --- transactions ---
 
-    def _transact(
-        self, settles: list[tuple[str, Delivery]], puts: list[tuple[str, int, int | None]]
-    ) -> None:
+    def _transact(self, settles: list[tuple[str, Delivery]], puts: list[tuple[str, int, int | None]]) -> None:
         def act() -> None:
             with self.broker.transaction() as tx:
                 for _, one in settles:
@@ -406,7 +412,8 @@ class Hand:
         sums = [int(one.headers["amount"]) for one in taken]
         amount = self.chance.randrange(0, sums[0] + 1)
         numbers = self._numbers(2)
-        puts = [(names[0], numbers[0], sums[0] - amount), (names[1], numbers[1], sums[1] + amount)]
+        left = (sums[0] - amount, sums[1] + amount)
+        puts: list[tuple[str, int, int | None]] = list(zip(names, numbers, left, strict=True))
         self._transact(list(zip(names, taken, strict=True)), puts)
 
     # --- upkeep ---

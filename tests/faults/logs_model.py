@@ -38,7 +38,9 @@ class GroupModel:
     """A group or a durable subscription: what it has not settled of what it wants."""
 
     filtered: bool = False
-    pending: Counter[int] = field(default_factory=Counter)  # one may be in the dead letters twice: two groups rejected it
+    pending: Counter[int] = field(
+        default_factory=Counter
+    )  # one may be in the dead letters twice: two groups rejected it
 
     def offer(self, numbers: Sequence[int]) -> None:
         self.pending.update(number for number in numbers if not self.filtered or region(number) == "eu")
@@ -158,7 +160,9 @@ class Model:
     def complaints(self, found: dict[str, Any]) -> list[str]:
         """What is wrong with what was found: see `logs_hand.census`."""
         told = [f"the log {name!r} is gone" for name in self.logs if name not in found]
-        told += [f"nobody made the log {name!r}" for name in found if name not in self.logs and name[-4:] != ".dlq"]
+        told += [
+            f"nobody made the log {name!r}" for name in found if name not in self.logs and name[-4:] != ".dlq"
+        ]
         for name, one in found.items():
             log = self.logs.get(name) or LogModel("queue")
             told += _of_log(name, log, one)

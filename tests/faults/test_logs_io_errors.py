@@ -148,6 +148,10 @@ def templates(tmp_path_factory: pytest.TempPathFactory) -> dict[bool, Template]:
     return {closed: _prepared(tmp_path_factory.mktemp("scene"), closed=closed) for closed in (False, True)}
 
 
+def _expect(error: PenstockError, *kinds: type[PenstockError]) -> None:
+    assert isinstance(error, kinds), repr(error)
+
+
 class Try:
     """One act with one fault."""
 
@@ -177,7 +181,7 @@ class Try:
         try:
             broker = opened(self.path, self.files)
         except PenstockError as error:
-            assert isinstance(error, JournalFailed | DiskFull), repr(error)
+            _expect(error, JournalFailed, DiskFull)
             self.calls = self.files.calls
             return
         self.calls = self.files.calls
@@ -191,7 +195,7 @@ class Try:
         try:
             act(hand)
         except PenstockError as error:
-            assert isinstance(error, JournalFailed | DiskFull | MaintenanceFailed), repr(error)
+            _expect(error, JournalFailed, DiskFull, MaintenanceFailed)
             failed = isinstance(error, JournalFailed)
         self.calls = self.files.calls
         if failed and act is not _close:
@@ -218,7 +222,7 @@ class Try:
         try:
             broker.close()
         except PenstockError as error:
-            assert isinstance(error, JournalFailed | MaintenanceFailed), repr(error)
+            _expect(error, JournalFailed, MaintenanceFailed)
 
 
 def _calls(template: Template, path: Path, name: str, kind: str) -> int:

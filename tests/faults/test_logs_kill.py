@@ -73,7 +73,7 @@ def _kill_again_and_again(
 
 
 def test_killing_a_broker_of_logs_breaks_a_promise(nursery: Nursery, tmp_path: Path) -> None:
-    oracle = _kill_again_and_again(nursery, tmp_path / "data", 15, "test")
+    oracle = _kill_again_and_again(nursery, tmp_path / "data", 12, "test")
     assert min(oracle.steps[what] for what in ("open", "close", "seek", "commit", "transact", "cancel")) > 3
 
 
@@ -159,7 +159,9 @@ COMPLAINTS = {
 }
 
 
-@pytest.mark.parametrize("sabotage", [name for name in SABOTAGE if name and name != "a transaction is several commits"])
+@pytest.mark.parametrize(
+    "sabotage", [name for name in SABOTAGE if name and name != "a transaction is several commits"]
+)
 def test_a_broken_broker_of_logs_goes_unnoticed(nursery: Nursery, tmp_path: Path, sabotage: str) -> None:
     with pytest.raises(AssertionError, match=COMPLAINTS[sabotage]):  # noqa: PT012
         for part in range(5):
