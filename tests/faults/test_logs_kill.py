@@ -115,7 +115,8 @@ def _killed_at_calls(
         orders = _deadly(path / f"{call}", seed, sabotage=sabotage, **{f"die_{when}": call})
         try:
             lived = _lived(nursery, oracle, orders)
-            assert lived is None, "it lived to the end"
+            # How long frames are depends on the time, and on that, when segments are full: the last calls may not come.
+            assert lived is None or call > calls - 5, "it lived to the end"
             check_here(path / f"{call}", oracle)
         except BaseException as error:
             error.add_note(f"killed {when} call {call} of {calls}, seed {seed}")
