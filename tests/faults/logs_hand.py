@@ -305,7 +305,7 @@ class Hand:
 
     def glance(self) -> None:
         """An ephemeral subscription, which takes some of what comes; it ends now, later, or with the process."""
-        name = self.chance.choice(["fleeting", "fleeting", "news.a"])
+        name = self.chance.choice(["fleeting", "fleeting", "news.a", "news.b"])
         log = self._log(name)
         assert isinstance(log, Topic)
         consumer = self._do(lambda: log.subscribe(durable=False, start="earliest"), "nothing")
