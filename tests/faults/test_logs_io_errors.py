@@ -284,3 +284,24 @@ def test_the_scenes_leave_out_rewriting_or_dropping(templates: dict[bool, Templa
         after = {info.number: info.end for info in journal.segments()}
     assert before - set(after), "no segment was dropped"
     assert any(after[number] < sizes[number] for number in before & set(after)), "no segment was rewritten"
+
+
+# --- what the sweep has found, and a sample rarely meets ---
+
+
+@pytest.mark.parametrize("wanted", [None, "k = 'v'"])
+def test_what_could_not_be_read_once_is_never_delivered(tmp_path: Path, wanted: str | None) -> None:
+    with opened(tmp_path / "data", UnsyncedFiles()) as broker:
+        topic = broker.topic("t", visibility_timeout=None)
+        topic.subscribe("s", filter=wanted).close()
+        topic.publish(b"1", headers={"k": "v"})
+    files = FaultyFiles()
+    with opened(tmp_path / "data", files) as broker:
+        subscription = broker.topic("t").subscription("s")
+        files.arm(EIO, 1, forever=True)
+        with pytest.raises(MaintenanceFailed):
+            subscription.receive()
+        files.disarm()
+        assert [one.payload for one in subscription.receive_many(9)] == [b"1"]
+    with opened(tmp_path / "data", UnsyncedFiles()) as broker:
+        assert [one.payload for one in broker.topic("t").subscription("s").receive_many(9)] == [b"1"]
