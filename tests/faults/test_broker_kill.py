@@ -15,27 +15,19 @@ acks are not replayed, the removal of what was dead-lettered is not recorded, an
 
 from __future__ import annotations
 
-import json
-import os
 import random
-import signal
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
-import msgspec
 import pytest
 
 from tests.faults import campaign
 from tests.faults.broker_child import MAX_ATTEMPTS, SABOTAGE, Orders, census, opened
 from tests.faults.faulty_files import UnsyncedFiles
+from tests.faults.nursery import Nursery
 
-ROOT = Path(__file__).parents[2]
 WORK, DEAD = "work", "work.dlq"
 
 
@@ -191,62 +183,11 @@ class Oracle:
             known.batch = []
 
 
-class Nursery:
-    """The process that makes the children."""
-
-    def __init__(self) -> None:
-        self._child = 0  # the living one
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.broker_child"],
-            cwd=ROOT,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        if self._child:
-            os.kill(self._child, signal.SIGKILL)
-        self._process.stdin.close()
-        self._process.stdout.read()
-        self._process.wait(30)
-        self._process.stdout.close()
-
-    def life(self, orders: Orders, *, reports: int, seconds: float) -> Iterator[list[Any]]:
-        """What a child says until it ends. It is killed after so many reports, or after `seconds` if `reports` is 0."""
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._process.stdin.write(msgspec.json.encode(orders) + b"\n")
-        self._process.stdin.flush()
-        killed = heard = 0
-        for line in self._process.stdout:
-            report = json.loads(line)
-            if report[0] == "pid":
-                self._child = report[1]
-            elif report[0] == "ended":
-                self._child = 0
-                assert killed, "it died by itself"
-                return
-            else:
-                yield report
-                heard += report[0] not in ("census", "begins")
-            if self._child and not killed and heard >= reports:
-                time.sleep(seconds)
-                os.kill(self._child, signal.SIGKILL)
-                killed = 1
-
-
 def _kill_again_and_again(path: Path, kills: int, seed: object, sabotage: str = "") -> None:
     chance = random.Random(f"{seed}")
     oracle = Oracle()
     first = 1
-    with Nursery() as nursery:
+    with Nursery("tests.faults.broker_child") as nursery:
         for kill in range(kills):
             orders = Orders(str(path), kill, first, synced=chance.random() < 0.25, sabotage=sabotage)
             in_opening = kill and chance.random() < 0.15
