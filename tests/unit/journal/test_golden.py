@@ -1,7 +1,7 @@
 """The layout on disk, pinned: a journal that was written once must be read as it was, and written again byte for byte.
 
-Until topics, groups and readers are in, the layout may still change: then make the golden journal anew with
-`python -m tests.unit.journal.test_golden` and say so in the change. From version 1 on it never changes; a new version gets its own.
+This is version 1, and it never changes. A new version gets its own golden journal, made with `python -m tests.unit.journal.test_golden`
+into a directory of its own; this one must still be read then.
 """
 
 from __future__ import annotations
@@ -58,6 +58,7 @@ def write(path: Path) -> None:
                 Rows(SETTLEMENTS, 1, 3, {"group": "default", "offset": range(3), "outcome": [1, 2, 3], "attempt": [1, 2, 3],
                                          "due": [None, 7, None], "consumer": "c", "error": [None, "boom", "é"], "time": 3}),
                 Rows(POSITIONS, 1, 1, {"reader": "billing", "offset": 5, "time": 4}),
+                Rows(METADATA, 1, 1, {"action": 4, "about": "billing", "body": b"a cursor", "time": 4}),
                 Rows(SCHEDULES, 2, 1, {"name": "nightly", "due": 99, "body": b"cron", "time": 5}),
                 Rows(PRODUCER_COMMITS, 1, 1, {"producer": "query", "batch": 1, "part": 0, "final": 1, "time": 6}),
             ]
