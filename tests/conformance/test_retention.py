@@ -1011,3 +1011,15 @@ def test_a_new_group_loses_or_repeats_messages_while_others_publish_and_consume(
         assert sorted(found, key=int) == everything
     late = consume("last")
     assert late == seen(queue)
+
+
+def test_what_a_transaction_published_comes_back_after_a_restart(home: Home, restart: Restart) -> None:
+    topic = home.broker.topic("bytes", retain_bytes=100)
+    for first in range(0, 40, 10):
+        with home.broker.transaction() as tx:
+            for number in range(first, first + 10):
+                tx.publish("bytes", b"%010d" % number)
+    before = [one.offset for one in topic.reader("look").read_many(99)]
+    assert len(before) <= 20
+    topic = restart().get_topic("bytes")
+    assert [one.offset for one in topic.reader("look").read_many(99)] == before

@@ -137,7 +137,11 @@ def on_disk(
 
     def sizes_matter(number: int) -> bool:
         log = engine.logs.get(number)
-        return log is not None and (log.policy.max_bytes is not None or log.policy.retain_bytes is not None)
+        return log is not None and (
+            log.policy.max_bytes is not None
+            or log.policy.retain_bytes is not None
+            or log.policy.retain_seconds is not None
+        )
 
     def replay(frame: Frame) -> None:
         events = list(events_of(frame, payloads_of=sizes_matter))

@@ -274,7 +274,7 @@ class Engine:
         log.next_offset = first + count
         log.published += count
         batch.first = first
-        log.note_published(first, batch)
+        log.note_published(first, batch, joins=any(found is log for found, _, _ in change.arrivals))
         self.last_id = max(self.last_id, batch.ids[-1])
         if log.policy.max_bytes is not None:
             log.note_sizes(first, batch)

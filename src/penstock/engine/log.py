@@ -551,8 +551,11 @@ class Log:
             self.forget_settled()
         return found
 
-    def note_published(self, first: int, batch: Batch) -> None:
-        """Remember when and with which id messages were published, where that is wanted."""
+    def note_published(self, first: int, batch: Batch, *, joins: bool = False) -> None:
+        """Remember when and with which id messages were published, where that is wanted.
+
+        What joins others of its unit is noted with them: they are replayed as one batch.
+        """
         exact = self.policy.retain_seconds is not None or self.policy.retain_bytes is not None
         times = batch.timestamp_us
         if exact and isinstance(times, list):  # they were published one by one, and replayed together
@@ -561,7 +564,10 @@ class Log:
                 self.milestones.note(first + row, time_us, time_us, given, size, 1)
             return
         oldest, newest = (min(times), max(times)) if isinstance(times, list) else (times, times)
-        if exact or first >= self.milestones.next:
+        if exact and joins:
+            self.milestones.peak = max(self.milestones.peak, newest)
+            self.milestones.total += batch.size
+        elif exact or first >= self.milestones.next:
             self.milestones.note(first, oldest, newest, batch.ids[0], batch.size, 1 if exact else STRIDE)
         else:
             self.milestones.peak = max(self.milestones.peak, newest)
