@@ -164,7 +164,8 @@ COMPLAINTS = {
     "sabotage", [name for name in SABOTAGE if name and name != "a transaction is several commits"]
 )
 def test_a_broken_broker_of_logs_goes_unnoticed(nursery: Nursery, tmp_path: Path, sabotage: str) -> None:
-    with pytest.raises(AssertionError, match=COMPLAINTS[sabotage]):  # noqa: PT012
+    # Whichever breach a kill shows first: a count that is wrong is one, too.
+    with pytest.raises(AssertionError, match=f"{COMPLAINTS[sabotage]}|the lag of"):  # noqa: PT012
         for part in range(5):
             _kill_again_and_again(nursery, tmp_path / f"{part}", 8, part, sabotage)
 
