@@ -8,19 +8,22 @@ What is damaged is reported to the view and skipped.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from penstock import limits
 from penstock.errors import InvalidArgument, MaintenanceFailed
+from penstock.journal import snapshot as snapshots
 from penstock.journal.damage import MISSING, ROT, Damage, of_bad
+from penstock.journal.directory import Directory
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
-from penstock.journal.kinds import MESSAGES
+from penstock.journal.kinds import MESSAGES, Kind
 from penstock.journal.mark import Mark
 from penstock.journal.section import Section
-from penstock.journal.segment import START, Bad, Scan
+from penstock.journal.segment import START, Bad, Label, Scan
+from penstock.journal.snapshot import Snapshot
 from penstock.journal.view import DirectoryView, Moved, SegmentInfo, View, opened, require_generation
 from penstock.ranges import RangeSet
 
@@ -75,13 +78,29 @@ class JournalReader:
         """The messages of a log from an offset on, in batches of columns, up to what is synced now."""
         return batches(self._view, log, offset)
 
-    def frames(self, after: int = 0) -> Iterator[Frame]:
-        """Every synced commit behind a sequence number."""
-        return frames(self._view, after)
+    def frames(self, after: int = 0, kinds: Collection[Kind] = ()) -> Iterator[Frame]:
+        """Every synced commit behind a sequence number; segments that hold none of these kinds of rows, if any are named, are skipped."""
+        return frames(self._view, after, kinds)
+
+    def segments(self) -> list[SegmentInfo]:
+        """What each segment holds, oldest first, as of the last look at the mark."""
+        return self._view.segments()
+
+    def snapshot(self) -> Snapshot | None:
+        """The newest snapshot that can be trusted."""
+        return newest_snapshot(self._view.directory)
+
+    def stretch(self, stretch: Stretch) -> Iterator[Frame]:
+        """The commits of a stretch, wherever they are by now."""
+        return stretch_frames(self._view, stretch)
 
     def offset_at(self, log: int, time_us: int) -> int | None:
         """The offset of a log's first message that is not older than a time; None if there is none yet."""
         return offset_at(self._view, log, time_us)
+
+    def epoch_of(self, log: int, offset: int) -> int | None:
+        """In which of the journal's lives a message was written; None if it is not there."""
+        return epoch_of(self._view, log, offset)
 
     def mark(self) -> Mark:
         """Up to where it is synced now."""
@@ -116,6 +135,15 @@ def require_number(what: str, value: object) -> None:
 
 
 def _batches(view: View, log: int, offset: int) -> Iterator[Batch]:
+    for _, section in _sections(view, log, offset):
+        if section.span.last >= offset:
+            yield _from(section, offset)
+            offset = section.span.last + 1
+
+
+def _sections(view: View, log: int, offset: int) -> Iterator[tuple[Frame, Section]]:
+    """The sections that hold a log's messages from an offset on, each with its frame."""
+
     def wanted(info: SegmentInfo) -> bool:
         entry = info.index.logs.get(log)
         return entry is not None and entry.last >= offset
@@ -126,19 +154,28 @@ def _batches(view: View, log: int, offset: int) -> Iterator[Batch]:
     for frame in _frames_of(view, wanted, behind):
         for section in frame.sections:
             if section.log == log and section.kind is MESSAGES and section.span.last >= offset:
-                yield _from(section, offset)
+                yield frame, section
                 offset = section.span.last + 1
 
 
-def frames(view: View, after: int = 0) -> Iterator[Frame]:
-    """Every commit with a sequence number above `after`, up to the mark."""
+def epoch_of(view: View, log: int, offset: int) -> int | None:
+    """In which of the journal's lives a message was written; None if it is not there."""
+    for frame, section in _sections(view, log, offset):
+        return frame.header.epoch if offset in section.values("offset") else None
+    return None
+
+
+def frames(view: View, after: int = 0, kinds: Collection[Kind] = ()) -> Iterator[Frame]:
+    """Every commit with a sequence number above `after`, up to the mark; without segments that hold none of some kinds of rows."""
     require_number("a sequence number", after)
-    return _frames(view, after)
+    return _frames(view, after, kinds)
 
 
-def _frames(view: View, after: int) -> Iterator[Frame]:
+def _frames(view: View, after: int, kinds: Collection[Kind] = ()) -> Iterator[Frame]:
     def wanted(info: SegmentInfo) -> bool:
-        return info.index.last_sequence > after
+        return info.index.last_sequence > after and (
+            not kinds or any(kind.number in info.index.kinds for kind in kinds)
+        )
 
     def behind(info: SegmentInfo, mark: Mark) -> Iterator[Frame]:
         with view.guard:
@@ -149,6 +186,49 @@ def _frames(view: View, after: int) -> Iterator[Frame]:
         if frame.sequence > after:
             yield frame
             after = frame.sequence
+
+
+class Stretch(NamedTuple):
+    """Consecutive commits within one segment, by sequence numbers, and where they are in it: what somebody else is asked to read.
+
+    A segment may be rewritten, dropped or recycled before that is done. Sequence numbers stay what they are, so the commits are then looked for
+    by these, and what was dropped is not found.
+    """
+
+    label: Label
+    position: int
+    end: int
+    first: int
+    stop: int
+
+    @property
+    def bytes(self) -> int:
+        return self.end - self.position
+
+
+def stretch_frames(view: View, stretch: Stretch) -> Iterator[Frame]:
+    """The commits of a stretch: where they were, or wherever they are by now."""
+    done = stretch.first - 1
+    try:
+        with opened(view.directory, stretch.label) as fd:
+            for frame in _good(view, fd, stretch.label, stretch.position, stretch.end, stretch.stop):
+                yield frame
+                done = frame.sequence
+    except OSError as error:
+        raise MaintenanceFailed(f"segment {stretch.label.number} cannot be read: {error}") from error
+    except Moved:
+        for frame in _frames(view, done):
+            if frame.sequence >= stretch.stop:
+                return
+            yield frame
+
+
+def newest_snapshot(directory: Directory) -> Snapshot | None:
+    """The newest snapshot that can be trusted; the owner may be replacing them."""
+    for sequence in reversed(directory.contents().snapshots):
+        if (found := snapshots.read(directory, sequence)) is not None:
+            return found
+    return None
 
 
 def offset_at(view: View, log: int, time_us: int) -> int | None:
@@ -252,19 +332,24 @@ def _stretches(
 def _scan(view: View, info: SegmentInfo, mark: Mark, position: int) -> Iterator[Frame]:
     """The good frames of a segment from a position on, up to the mark."""
     with opened(view.directory, info.label) as fd:
-        files = view.directory.files
         # A sealed segment is known to its end, while the mark may be of its earlier life: it was rewritten since the mark was read.
         limit = mark.end if mark.segment == info.number and not info.sealed else info.end
-        scan = Scan(files, fd, info.label, position=position, limit=limit, stop_sequence=info.next_sequence)
-        for item in scan:
-            if isinstance(item, Frame):
-                yield item
-            else:
-                require_generation(files, fd, info.label)  # it is rot, and not the file's next life
-                view.found(of_bad(item, ROT))
-        if scan.end < limit and not scan.sealed:
-            require_generation(files, fd, info.label)
-            view.found(of_bad(Bad(info.number, scan.end, limit, None, []), ROT))
+        yield from _good(view, fd, info.label, position, limit, info.next_sequence)
+
+
+def _good(view: View, fd: int, label: Label, position: int, limit: int, stop: int | None) -> Iterator[Frame]:
+    """The good frames of an open segment between two positions; what is not good is reported."""
+    files = view.directory.files
+    scan = Scan(files, fd, label, position=position, limit=limit, stop_sequence=stop)
+    for item in scan:
+        if isinstance(item, Frame):
+            yield item
+        else:
+            require_generation(files, fd, label)  # it is rot, and not the file's next life
+            view.found(of_bad(item, ROT))
+    if scan.end < limit and not scan.sealed and not scan.stopped:
+        require_generation(files, fd, label)
+        view.found(of_bad(Bad(label.number, scan.end, limit, None, []), ROT))
 
 
 def missing_offsets(view: View, info: SegmentInfo) -> list[tuple[int, int, int]]:

@@ -160,6 +160,7 @@ class Scan:
         self._chunk = limits.READ_CHUNK_BYTES
         self.end = position
         self.seal: Header | None = None
+        self.stopped = False  # at the sequence number where it was to stop
         self.last_sequence = last_sequence
 
     def __iter__(self) -> Iterator[Frame | Bad]:
@@ -183,6 +184,7 @@ class Scan:
                 self.end = end
                 continue
             if self._stop is not None and head.sequence >= self._stop and not head.seal:
+                self.stopped = True
                 return
             self.end = head.end
             if head.seal:

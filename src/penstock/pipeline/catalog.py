@@ -1,0 +1,158 @@
+"""The logs of a broker's directory, seen from outside: which there are, where they begin and end, and what of them is gone.
+
+Theory of operation
+-------------------
+The broker's own knowledge is in its snapshots, and what happened since in the commits behind them. A catalog takes the names of the logs from
+the newest snapshot, then goes through those later commits that say something of logs as a whole (declared, deleted, cleaned), and each time
+it looks again only through what is new. Where logs end is in the index of each segment. It needs no lock, asks nobody, and changes nothing.
+
+Nothing is known here beyond the mark, that is, beyond what is synced: so nobody who goes by a catalog can be ahead of the log after a power cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+
+from penstock.engine.change import Declaration
+from penstock.engine.engine import Stored
+from penstock.engine.events import OF_THE_LOG, Action
+from penstock.errors import InvalidArgument
+from penstock.journal.kinds import CLEANED, METADATA
+from penstock.journal.mark import Mark
+from penstock.journal.reading import JournalReader
+from penstock.journal.section import Section
+from penstock.journal.state import DAMAGED, GIVEN_UP, State
+from penstock.ranges import RangeSet
+
+_TELLING: Final = (METADATA, CLEANED)
+
+
+class LogEntry(NamedTuple):
+    """A queue or a topic that exists."""
+
+    number: int
+    namespace: str
+    name: str
+    kind: str
+
+    @property
+    def qualified(self) -> str:
+        """Its name among all namespaces; no name has a slash in it."""
+        return f"{self.namespace}/{self.name}"
+
+
+class Catalog:
+    """What is known of a directory as of the last look at it. `mark` is up to where."""
+
+    def __init__(self, path: str | Path) -> None:
+        if not Path(path).is_dir():
+            raise InvalidArgument(f"{path} is no directory: give the one that a broker keeps its journal in")
+        self.reader = JournalReader(path)
+        self.logs: dict[int, LogEntry] = {}
+        self.state = State()
+        self.mark = Mark(0, 0, 0, 0, 0)
+        self._seen = 0  # sequence
+        self._told: dict[
+            int, tuple[int, ...]
+        ] = {}  # by generation: rows of the telling kinds that were looked at
+        snapshot = self.reader.snapshot()
+        if snapshot is not None:
+            self.state = State(snapshot.journal)
+            self._seen = snapshot.sequence
+            for log in msgspec.msgpack.decode(snapshot.state, type=Stored).logs if snapshot.state else ():
+                self.logs[log.number] = LogEntry(log.number, log.namespace, log.name, log.kind)
+        self.refresh()
+
+    def refresh(self) -> Mark:
+        """Look again."""
+        self.mark = self.reader.mark()
+        told = {
+            info.label.generation: tuple(info.index.kinds.get(kind.number, 0) for kind in _TELLING)
+            for info in self.reader.segments()
+        }
+        if told != self._told:
+            for frame in self.reader.frames(self._seen, _TELLING):
+                if frame.sequence > self.mark.sequence:
+                    break
+                self.state.apply(frame.spans(), lambda sections=frame.sections: sections)  # type: ignore[misc]
+                for section in frame.sections:
+                    if section.kind is METADATA:
+                        self._take_in(section)
+            self._told = told
+        self._seen = max(self._seen, self.mark.sequence)
+        return self.mark
+
+    def _take_in(self, section: Section) -> None:
+        for action, body in zip(section.values("action"), section.values("body"), strict=True):
+            if action not in OF_THE_LOG:
+                continue
+            if action == Action.DELETE:
+                self.logs.pop(section.log, None)
+            else:
+                declared = msgspec.msgpack.decode(body, type=Declaration)
+                self.logs[section.log] = LogEntry(
+                    section.log, declared.namespace, declared.name, declared.kind
+                )
+
+    # --- which logs, and where they begin and end ---
+
+    def chosen(self, wants: Callable[[str, str], bool]) -> list[LogEntry]:
+        """The logs that are wanted by namespace and name, in the order of their names."""
+        found = [log for log in self.logs.values() if wants(log.namespace, log.name)]
+        return sorted(found, key=lambda log: (log.namespace, log.name))
+
+    def end(self, log: int) -> int:
+        """The offset behind the last synced message."""
+        found = self.state.next_offsets.get(log, self.state.floor)
+        for info in self.reader.segments():
+            entry = info.index.logs.get(log)
+            if entry is not None and entry.last >= found:
+                found = entry.last + 1
+        return found
+
+    def earliest(self, log: int) -> int:
+        """The offset of the first message that is stored, or the end if none is."""
+        for info in self.reader.segments():
+            entry = info.index.logs.get(log)
+            if entry is not None:
+                return entry.first
+        return self.end(log)
+
+    def offset_at(self, log: int, time_us: int) -> int:
+        """The offset of the first message that is not older than a time, or the end."""
+        found = self.reader.offset_at(log, time_us)
+        return self.end(log) if found is None else found
+
+    # --- what is gone ---
+
+    def lost(self, log: int, start: int, stop: int) -> RangeSet:
+        """Which offsets of a range were lost to damage, as far as the journal knows."""
+        found = RangeSet()
+        for outcome in (DAMAGED, GIVEN_UP):
+            ranges = self.state.cleaned.get(log, {}).get(outcome)
+            for part in ranges.overlap(start, stop) if ranges is not None else ():
+                found.add(part.start, part.stop)
+        return found
+
+    def missing_segments(self) -> list[int]:
+        """The segments that are neither there nor recorded as dropped."""
+        there = [info.number for info in self.reader.segments()]
+        return self.state.missing_segments(there, up_to=self.mark.segment)
+
+    def sequence_at(self, time_us: int) -> int:
+        """The last commit before a time; 0 if there is none."""
+        found = 0
+        for info in self.reader.segments():
+            if info.index.newest < time_us:
+                found = info.index.last_sequence
+                continue
+            for frame in self.reader.frames(found):
+                if frame.header.time_us >= time_us:
+                    break
+                found = frame.sequence
+            break
+        return min(found, self.mark.sequence)

@@ -1,0 +1,274 @@
+"""The options of the source, named as Spark's source for Kafka names them; what is wrong with them is said when a table is loaded.
+
+=====================  ==================================================================================================
+option                 meaning
+=====================  ==================================================================================================
+path                   the directory of a broker; `load("data")` sets it
+table                  messages (default), settlements, deliveries
+namespace              "default", another one's name, or "*" for all
+topic                  queues and topics by name, separated by commas; all of the namespace if neither this nor a pattern is given
+topicPattern           a regular expression that the whole name matches
+startingOffsets        earliest, latest, or JSON: {"orders": 12, "events": -2} (-2: earliest, -1: latest). A batch reads from the
+                       earliest by default, a stream from the latest. Only messages have offsets of their own log
+endingOffsets          the same, exclusive; for batches, latest by default
+startingTimestamp      messages from this time on: milliseconds since 1970, or ISO 8601
+endingTimestamp        messages before this time; for batches
+maxOffsetsPerTrigger   rows in one micro-batch, spread over the logs by how much each has; for streams
+minPartitions          at least so many partitions, if there is that much to read
+failOnDataLoss         true: fail when messages that should be there are not; false: go on, and say so in the log
+includeHeaders         true: the column `headers`
+columns                only these columns, separated by commas: others are not even read
+reader                 the name under which a stream's progress appears in the broker (default: spark.<name or id of the query>)
+asOf                   read the journal as it was at this commit (a sequence number): two tables of one moment
+=====================  ==================================================================================================
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Final
+
+import msgspec
+
+from penstock.clock import SECOND_US
+from penstock.errors import InvalidArgument, InvalidName
+from penstock.names import check_name
+from penstock.pipeline import schema
+from penstock.pipeline.schema import Table
+
+EARLIEST: Final = -2
+LATEST: Final = -1
+EVERYWHERE: Final = "*"
+
+_NAMES: Final = (
+    "path", "table", "namespace", "topic", "topicPattern", "startingOffsets", "endingOffsets", "startingTimestamp",
+    "endingTimestamp", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "includeHeaders", "columns", "reader", "asOf",
+)  # fmt: skip
+_SPELLING: Final = {name.lower(): name for name in _NAMES}
+
+#: Where reading begins or ends: the same for every log, or by name.
+Place = int | dict[str, int]
+
+
+class Options(msgspec.Struct, frozen=True):
+    """What a table is to be read of, and how."""
+
+    path: str
+    table_name: str
+    columns: tuple[str, ...]
+    namespace: str
+    topics: tuple[str, ...] | None
+    pattern: str | None
+    starting: Place | None
+    ending: Place | None
+    starting_us: int | None
+    ending_us: int | None
+    max_rows: int | None
+    min_partitions: int
+    fail_on_data_loss: bool
+    reader: str | None
+    as_of: int | None
+
+    @property
+    def table(self) -> Table:
+        return schema.TABLES[
+            self.table_name
+        ]  # by name: options travel between processes, and kinds are told by identity
+
+    def wants(self, namespace: str, name: str) -> bool:
+        """Whether a log is meant."""
+        if self.namespace not in (EVERYWHERE, namespace):
+            return False
+        if self.topics is not None:
+            return name in self.topics
+        return self.pattern is None or re.fullmatch(self.pattern, name) is not None
+
+    def for_batch(self) -> Options:
+        """The same, if a batch can be read with it."""
+        if self.max_rows is not None:
+            raise InvalidArgument(
+                "maxOffsetsPerTrigger is for streams; a batch ends by endingOffsets or endingTimestamp"
+            )
+        if self.reader is not None:
+            raise InvalidArgument(
+                "reader is for streams, which have a position; a batch reads from and to where it is told"
+            )
+        if _is_latest(self.starting):
+            raise InvalidArgument(
+                "startingOffsets=latest is for streams: a batch that begins at the latest offset is empty; give earliest, or offsets"
+            )
+        return self
+
+    def for_stream(self) -> Options:
+        """The same, if a stream can be read with it."""
+        for name, given in (
+            ("endingOffsets", self.ending), ("endingTimestamp", self.ending_us), ("asOf", self.as_of)
+        ):  # fmt: skip
+            if given is not None:
+                raise InvalidArgument(
+                    f"{name} is for batches: a stream has no end; use trigger(availableNow=True) to read what is there now"
+                )
+        return self
+
+
+def parse(given: Mapping[str, str]) -> Options:
+    """What the options say. Spark has lower-cased their names."""
+    known: dict[str, str] = {}
+    for key, value in given.items():
+        name = _SPELLING.get(key.lower())
+        if name is None:
+            raise _unknown(key)
+        known[name] = value
+    table = _table(known.get("table", schema.MESSAGES_TABLE.name))
+    headers = _flag(known, "includeHeaders", default=False)
+    if headers and table is not schema.MESSAGES_TABLE:
+        raise InvalidArgument(f"includeHeaders=true: {table.name} have no headers, only messages have")
+    columns = schema.chosen(table, known.get("columns"), headers=headers)
+    if "columns" in known and headers and schema.HEADERS not in columns:
+        raise InvalidArgument(
+            "includeHeaders=true, and columns does not name headers: add it, or leave includeHeaders out"
+        )
+    for one, other in (
+        ("topic", "topicPattern"), ("startingOffsets", "startingTimestamp"), ("endingOffsets", "endingTimestamp")
+    ):  # fmt: skip
+        if one in known and other in known:
+            raise InvalidArgument(f"{one} and {other} contradict each other: give one of them")
+    if table is not schema.MESSAGES_TABLE:
+        _refuse_offsets(known, table)
+    found = Options(
+        path=_path(known),
+        table_name=table.name,
+        columns=columns,
+        namespace=_namespace(known.get("namespace", "default")),
+        topics=_topics(known.get("topic")),
+        pattern=_pattern(known.get("topicPattern")),
+        starting=_place(known, "startingOffsets"),
+        ending=_place(known, "endingOffsets"),
+        starting_us=_time(known, "startingTimestamp"),
+        ending_us=_time(known, "endingTimestamp"),
+        max_rows=_count(known, "maxOffsetsPerTrigger"),
+        min_partitions=_count(known, "minPartitions") or 1,
+        fail_on_data_loss=_flag(known, "failOnDataLoss", default=True),
+        reader=None if "reader" not in known else check_name(known["reader"], kind="reader name"),
+        as_of=_count(known, "asOf"),
+    )
+    if found.starting_us is not None and found.ending_us is not None and found.starting_us > found.ending_us:
+        raise InvalidArgument("startingTimestamp is after endingTimestamp: exchange them")
+    return found
+
+
+def _unknown(key: str) -> InvalidArgument:
+    if key.lower() in ("url", "token"):
+        return InvalidArgument(
+            f"{key}: this version reads directories only; give load() the broker's directory"
+        )
+    return InvalidArgument(f"the source penstock has no option {key!r}; it has {', '.join(_NAMES)}")
+
+
+def _table(name: str) -> Table:
+    if name not in schema.TABLES:
+        raise InvalidArgument(f"table={name!r}; give one of {', '.join(schema.TABLES)}")
+    return schema.TABLES[name]
+
+
+def _refuse_offsets(known: Mapping[str, str], table: Table) -> None:
+    """What is recorded of messages is ordered by commits, not by the offsets of a log."""
+    for name in ("startingOffsets", "endingOffsets"):
+        if known.get(name, "earliest").strip().lower() not in ("earliest", "latest"):
+            raise InvalidArgument(
+                f"{name}={known[name]!r}: {table.name} are read in the order in which they happened, not by offset; "
+                "give earliest or latest, a time, or filter by the column `offset`"
+            )
+
+
+def _path(known: Mapping[str, str]) -> str:
+    if not known.get("path"):
+        raise InvalidArgument('no directory is given: load("DIR"), or option("path", "DIR")')
+    return known["path"]
+
+
+def _namespace(name: str) -> str:
+    return name if name == EVERYWHERE else check_name(name, kind="namespace")
+
+
+def _topics(given: str | None) -> tuple[str, ...] | None:
+    if given is None:
+        return None
+    names = tuple(name.strip() for name in given.split(","))
+    try:
+        return tuple(check_name(name, kind="topic", reserved_ok=True) for name in names)
+    except InvalidName as error:
+        raise InvalidArgument(
+            f"topic={given!r}: {error}; names are separated by commas, and topicPattern takes an expression"
+        ) from error
+
+
+def _pattern(given: str | None) -> str | None:
+    if given is not None:
+        try:
+            re.compile(given)
+        except re.error as error:
+            raise InvalidArgument(f"topicPattern={given!r} is no regular expression: {error}") from error
+    return given
+
+
+def _place(known: Mapping[str, str], name: str) -> Place | None:
+    given = known.get(name)
+    if given is None:
+        return None
+    word = given.strip().lower()
+    if word in ("earliest", "latest"):
+        if name == "endingOffsets" and word == "earliest":
+            raise InvalidArgument("endingOffsets=earliest reads nothing: give latest, or offsets")
+        return EARLIEST if word == "earliest" else LATEST
+    try:
+        return msgspec.json.decode(given, type=dict[str, Annotated[int, msgspec.Meta(ge=EARLIEST)]])
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(
+            f'{name}={given!r}: give earliest, latest, or offsets by name as JSON, such as {{"orders": 12}} ({error})'
+        ) from error
+
+
+def _time(known: Mapping[str, str], name: str) -> int | None:
+    given = known.get(name)
+    if given is None:
+        return None
+    if re.fullmatch(r"\d+", given.strip()):
+        return int(given) * 1000
+    try:
+        moment = datetime.fromisoformat(given.strip())
+    except ValueError as error:
+        raise InvalidArgument(
+            f"{name}={given!r}: give milliseconds since 1970, or ISO 8601 such as 2026-11-16T08:00:00Z"
+        ) from error
+    if moment.tzinfo is None:
+        raise InvalidArgument(
+            f"{name}={given!r} has no time zone: add Z for UTC, or an offset such as +01:00"
+        )
+    since = moment - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86_400 + since.seconds) * SECOND_US + since.microseconds
+
+
+def _count(known: Mapping[str, str], name: str) -> int | None:
+    given = known.get(name)
+    if given is None:
+        return None
+    if not re.fullmatch(r"\d{1,18}", given.strip()) or not int(given):
+        raise InvalidArgument(f"{name}={given!r}; give a whole number above 0")
+    return int(given)
+
+
+def _flag(known: Mapping[str, str], name: str, *, default: bool) -> bool:
+    given = known.get(name)
+    if given is None:
+        return default
+    word = given.strip().lower()
+    if word not in ("true", "false"):
+        raise InvalidArgument(f"{name}={given!r}; give true or false")
+    return word == "true"
+
+
+def _is_latest(place: Place | None) -> bool:
+    return place == LATEST or (isinstance(place, dict) and LATEST in place.values())
