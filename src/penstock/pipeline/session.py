@@ -11,9 +11,6 @@ from pyspark.sql import SparkSession
 from penstock.pipeline import java
 from penstock.pipeline.source import PenstockDataSource
 
-#: Filters that the source can apply reach it only with this; it is a setting of the session, not of the cluster.
-PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
-
 #: For a session of one machine: no web page, no console noise, and nothing that listens on the network.
 _LOCAL: Final = {
     "spark.ui.enabled": "false",
@@ -33,7 +30,6 @@ def register(spark: SparkSession) -> SparkSession:
 
     Progress of its streaming queries is reported to the brokers they read from: see `penstock.pipeline.progress`.
     """
-    spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(PenstockDataSource)
     return spark
 
