@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as f
 
 import penstock
+from penstock.pipeline.progress import Place, Reporter
 from tests.pipeline.busy import BATCH
 
 
@@ -147,3 +149,27 @@ def test_a_stream_reads_each_message_once_while_a_broker_rotates_cleans_and_cras
     wanted = {f"{batch}-{row}" for batch in said for row in range(BATCH)}
     assert wanted <= set(found)
     assert len(list(data.glob("*.segment"))) > 3
+
+
+def test_a_querys_progress_appears_in_the_broker(
+    spark: SparkSession, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told = threading.Event()
+    reporter: Reporter = spark._penstock_reporter  # type: ignore[attr-defined]
+    report = reporter.report
+
+    def heard(place: Place, query: str) -> None:
+        report(place, query)
+        told.set()
+
+    monkeypatch.setattr(reporter, "report", heard)
+    with penstock.open(data) as broker:
+        orders = broker.queue("orders")
+        orders.publish_many([b"a"] * 10)
+        frame = stream(spark, data, startingOffsets="earliest", reader="lake")
+        drained(frame, tmp_path)
+        assert told.wait(60)
+        broker._port.monitor.intake.catch_up()  # type: ignore[attr-defined]
+        assert orders.stats().readers == {"lake": 0}
+        orders.publish(b"b")
+        assert orders.stats().readers == {"lake": 1}

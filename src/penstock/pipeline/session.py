@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from penstock.pipeline import java
+from penstock.pipeline import java, progress
 from penstock.pipeline.source import PenstockDataSource
 
 #: For a session of one machine: no web page, no console noise, and nothing that listens on the network.
@@ -31,6 +31,7 @@ def register(spark: SparkSession) -> SparkSession:
     Progress of its streaming queries is reported to the brokers they read from: see `penstock.pipeline.progress`.
     """
     spark.dataSource.register(PenstockDataSource)
+    progress.follow(spark)
     return spark
 
 
