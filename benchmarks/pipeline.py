@@ -75,7 +75,7 @@ class Tuples(PenstockDataSource):
     def name(cls) -> str:
         return "penstock_tuples"
 
-    def reader(self, schema: Any) -> DataSourceReader:
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002  # Spark's signature
         return TupleReader(options.parse(self._given).for_batch())
 
 

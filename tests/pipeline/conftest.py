@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,10 @@ from pyspark.sql import SparkSession
 
 from penstock import pipeline
 
+ROOT = Path(__file__).parents[2]
+
 QUICK: dict[str, Any] = {
+    "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": 2,
     "spark.default.parallelism": 2,
     "spark.sql.adaptive.enabled": "false",
@@ -20,17 +24,20 @@ QUICK: dict[str, Any] = {
 }
 
 
+def started(**settings: Any) -> SparkSession:
+    """A session on two cores that tries a task three times, and whose workers can import what tests define."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    )
+    return pipeline.session("tests", "local[2, 3]", **{**QUICK, **settings})
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    found = pipeline.session(
-        "tests",
-        "local[2]",
-        **QUICK,
-        **{"spark.sql.warehouse.dir": str(warehouse), "spark.local.dir": str(warehouse)},
-    )
-    yield found
-    found.stop()
+    room = str(tmp_path_factory.mktemp("spark"))
+    session = started(**{"spark.sql.warehouse.dir": room, "spark.local.dir": room})
+    yield session
+    session.stop()
 
 
 @pytest.fixture

@@ -17,10 +17,12 @@ Messages that repeat a dedup id count for the depth of a queue when it is asked 
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import limits
@@ -37,6 +39,7 @@ from penstock.engine.log import Log
 from penstock.errors import (
     BrokerClosed,
     CorruptJournal,
+    DiskFull,
     ForkedProcess,
     InvalidArgument,
     JournalFailed,
@@ -222,11 +225,7 @@ class Intake:
     def _publish(self, manifest: Manifest, done: int) -> None:
         record: Record | None = None
         for part in self.spool.parts(manifest, done):
-            batches = [
-                (topic, batch, section.bytes)
-                for topic, section in part.sections
-                for batch in batches_of(section)
-            ]
+            batches = _batches_of(part)
             # The one before is written while this one is read: what is published is recorded in order.
             following = self._publish_part(manifest, part, batches)
             if record is not None:
@@ -290,22 +289,25 @@ class Intake:
     # --- producers of one batch ---
 
     def _forget(self, producer: str) -> None:
-        with self._monitor.lock, self._monitor.whole:
+        with self._monitor.lock, self._monitor.whole, suppress(DiskFull):  # it is tried again
             now_us, change = self._monitor.begin()
+            self._monitor.require_room(MESSAGES, SECTION_OVERHEAD_BYTES + 4 * len(producer))
             producers.forget(self._monitor.engine, producer, now_us, change)
             if change:
                 self._monitor.record(change, sync=False)
 
     def _forget_producers(self, waiting: list[Pending]) -> None:
-        """Those of which an earlier owner had removed the manifest, and died before he forgot them."""
+        """Those of which a manifest was removed by an owner who died before he forgot them, or had no room for that."""
         if any(pending.manifest is None for pending in waiting):
             return
         here = {pending.manifest.producer for pending in waiting if pending.manifest is not None}
         with self._monitor.lock, self._monitor.whole:
             known = [name for name in self._monitor.engine.producers if name.startswith(ONLY)]
-        for name in known:
-            if name not in here:
-                self._forget(name)
+        left = [name for name in known if name not in here]
+        if left:
+            self.spool.settle()  # a manifest that a power cut brought back would be published again
+        for name in left:
+            self._forget(name)
 
 
 def _keep_up(
@@ -329,6 +331,16 @@ def _keep_up(
 
 #: What the names of producers of only one batch begin with.
 ONLY: Final = "job:"
+
+
+def _batches_of(part: Part) -> list[tuple[str, Batch, int]]:
+    """The messages of a part by topic, and how many bytes they took."""
+    try:
+        return [
+            (topic, batch, section.bytes) for topic, section in part.sections for batch in batches_of(section)
+        ]
+    except (struct.error, ValueError, IndexError, TypeError, KeyError) as error:
+        raise CorruptJournal(f"part {part.number} of the batch cannot be read: {error}") from error
 
 
 def _require_dedup_ids(log: Log, nameless: bool) -> None:

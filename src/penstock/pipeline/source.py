@@ -49,6 +49,7 @@ from penstock.journal.kinds import MESSAGES
 from penstock.journal.reading import JournalReader
 from penstock.limits import OFFSET_MAX
 from penstock.pipeline import options as parsing
+from penstock.pipeline import sink
 from penstock.pipeline import schema as tables
 from penstock.pipeline.assembly import Assembly, Wanted
 from penstock.pipeline.catalog import Catalog, LogEntry
@@ -88,13 +89,9 @@ class PenstockDataSource(DataSource):
         return MessageStream(options) if options.table.kind is MESSAGES else EventStream(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        from penstock.pipeline import sink  # type: ignore[attr-defined]
-
         return sink.writer(schema, self._given, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  # Spark's name
-        from penstock.pipeline import sink  # type: ignore[attr-defined]
-
         return sink.stream_writer(schema, self._given, overwrite=overwrite)
 
 
