@@ -49,8 +49,8 @@ from penstock.journal.kinds import MESSAGES
 from penstock.journal.reading import JournalReader
 from penstock.limits import OFFSET_MAX
 from penstock.pipeline import options as parsing
-from penstock.pipeline import sink
 from penstock.pipeline import schema as tables
+from penstock.pipeline import sink
 from penstock.pipeline.assembly import Assembly, Wanted
 from penstock.pipeline.catalog import Catalog, LogEntry
 from penstock.pipeline.options import EARLIEST, EVERYWHERE, LATEST, Options, Place
