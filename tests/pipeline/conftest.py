@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,8 +12,12 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import pipeline
+from tests.pipeline.plain_sink import PlainSink
+
+ROOT = Path(__file__).parents[2]
 
 QUICK: dict[str, Any] = {
+    "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": 2,
     "spark.default.parallelism": 2,
     "spark.sql.adaptive.enabled": "false",
@@ -20,12 +26,20 @@ QUICK: dict[str, Any] = {
 }
 
 
+def started(**settings: Any) -> SparkSession:
+    """A session whose workers can import what tests define."""
+    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    found = pipeline.session("tests", "local[2, 3]", **QUICK, **settings)
+    found.dataSource.register(PlainSink)
+    return found
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    found = pipeline.session(
-        "tests", "local[2]", **QUICK, **{"spark.sql.warehouse.dir": str(warehouse), "spark.local.dir": str(warehouse)}
-    )
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    found = started(**{"spark.sql.warehouse.dir": warehouse, "spark.local.dir": warehouse})
     yield found
     found.stop()
 

@@ -87,12 +87,12 @@ class PenstockDataSource(DataSource):
         return MessageStream(options) if options.table.kind is MESSAGES else EventStream(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        from penstock.pipeline import sink  # type: ignore[attr-defined]
+        from penstock.pipeline import sink
 
         return sink.writer(schema, self._given, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  # Spark's name
-        from penstock.pipeline import sink  # type: ignore[attr-defined]
+        from penstock.pipeline import sink
 
         return sink.stream_writer(schema, self._given, overwrite=overwrite)
 
@@ -221,7 +221,7 @@ class BatchReader(DataSourceReader):
                 yield one
 
     def _takes_over(self, one: Filter) -> bool:
-        column = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else None  # type: ignore[attr-defined]
+        column = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else None
         if column in _NAMING and isinstance(one, EqualTo | In):
             values = {one.value} if isinstance(one, EqualTo) else set(one.value)
             self._names[column] = self._names.get(column, values) & values
