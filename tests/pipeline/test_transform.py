@@ -11,7 +11,8 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.errors import InvalidArgument, QueueNotFound
-from penstock.pipeline.transform import Ran, Stop, run
+from penstock.pipeline.stopping import Stop
+from penstock.pipeline.transform import Ran, run
 
 UDF = """
     from pyspark.sql.functions import udf

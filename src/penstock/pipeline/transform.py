@@ -20,13 +20,11 @@ from __future__ import annotations
 import importlib.util
 import inspect
 import re
-import signal
 import sys
-import threading
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from pathlib import Path
-from types import FrameType, ModuleType
+from types import ModuleType
 from typing import Any, Final
 
 import msgspec
@@ -39,6 +37,7 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.names import check_name
 from penstock.pipeline import failure
 from penstock.pipeline.failure import FROM_SPARK, Place
+from penstock.pipeline.stopping import Stop, heeding
 
 #: What the file has to define.
 FUNCTION: Final = "transform"
@@ -70,16 +69,6 @@ class Ran(msgspec.Struct, frozen=True):
     messages: int
     #: False: it was stopped at once, in the middle of a batch, which is repeated when it is started again.
     finished: bool = True
-
-
-class Stop:
-    """Asks a run to end: once, and it ends behind the batch that is being worked on; twice, and it ends at once."""
-
-    def __init__(self) -> None:
-        self.times = 0
-
-    def ask(self) -> None:
-        self.times += 1
 
 
 def run(
@@ -138,7 +127,7 @@ def run(
     writer = job.writer(result, at).outputMode(mode).queryName(job.name).option("checkpointLocation", where)
     writer = _triggered(writer, once=once, every=every)
     asked = stop or Stop()
-    with _heeding(asked) if signals else nullcontext():
+    with heeding(asked) if signals else nullcontext():
         query = _started(writer, path, at)
         job.remember(where)
         try:
@@ -431,20 +420,3 @@ class _Progress:
         if self._busy_since is None:
             self._busy_since = self._last
         return not query.status["isTriggerActive"] or self._last > self._busy_since
-
-
-@contextmanager
-def _heeding(stop: Stop) -> Iterator[None]:
-    """Let SIGTERM and SIGINT ask a run to stop."""
-    if threading.current_thread() is not threading.main_thread():
-        raise InvalidArgument("signals arrive in the main thread: run it there, or without signals=True")
-
-    def on_signal(_number: int, _frame: FrameType | None) -> None:
-        stop.ask()
-
-    before = {number: signal.signal(number, on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
