@@ -141,6 +141,32 @@ MARK_READS_MAX: Final = 100
 # Looks at a directory from outside, each spoilt by a segment that its owner exchanged meanwhile, before the reader gives up.
 LOOKS_MAX: Final = 1000
 
+# --- spool ---
+
+# What is staged is published so many messages at a time, each time in one commit: others wait for some 20 ms at the most …
+SPOOL_PART_ROWS: Final = 16_384
+
+# … and of so many bytes, unless one message alone has more. Far below what a frame may hold.
+SPOOL_PART_BYTES: Final = 4 << 20
+
+# Topics of one batch. One that does not exist is made: a wrong column must not make a million queues.
+SPOOL_TOPICS_MAX: Final = 10_000
+
+# A manifest names so many staged files at the most; Spark makes one for each task.
+SPOOL_FILES_MAX: Final = 100_000
+
+# The name of a producer is kept for ever.
+SPOOL_PRODUCER_BYTES_MAX: Final = 512
+
+# How often the owner looks into the spool by itself: whoever hands something in rings a bell, but not from another machine.
+SPOOL_POLL_S: Final = 1.0
+
+# A staged file that nobody has handed in for so long is left over: its task or its driver died. No batch runs that long.
+SPOOL_STALE_S: Final = 86_400.0
+
+# How often the owner looks for such files.
+SPOOL_SWEEP_S: Final = 3600.0
+
 # --- engine ---
 
 # An error is kept with the message it belongs to, in a header: enough for a sentence and the end of a traceback.

@@ -42,6 +42,23 @@ def batch_of(messages: Iterable[bytes | Message], policy: Policy, now_us: int, s
     return batch
 
 
+def date(batch: Batch, policy: Policy, now_us: int, set_back_us: int = 0) -> None:
+    """Give staged messages (see `journal.spool`) the times at which they are published, are due, and end. What is due after its end is not refused: it ends."""
+    batch.timestamp_us = now_us
+    due, ends = batch.deliver_at, batch.expires_at
+    if type(due) is list:
+        later = [None if one is None or one + set_back_us <= now_us else one + set_back_us for one in due]
+        batch.deliver_at = _one_or_list(later)
+    elif due is not None:
+        batch.deliver_at = due + set_back_us if due + set_back_us > now_us else None  # type: ignore[operator]
+    if type(ends) is list:
+        batch.expires_at = [None if length is None else now_us + length for length in ends]
+    elif ends is not None:
+        batch.expires_at = now_us + ends  # type: ignore[operator]
+    if policy.ttl is not None:
+        _fill_ends(batch, now_us + round(policy.ttl * SECOND_US))
+
+
 def _listed(messages: Any) -> list[bytes | Message]:
     kind = type(messages)
     if issubclass(kind, bytes | str | Message) or not issubclass(kind, Iterable):
@@ -95,10 +112,18 @@ def _expire_by_default(batch: Batch, end_us: int) -> None:
     if batch.deliver_at is not None:
         moments = zip(_each(batch.deliver_at, batch), _each(batch.expires_at, batch), strict=True)
         if any(end is None and due is not None and due >= end_us for due, end in moments):
-            raise InvalidArgument(
-                "delay or deliver_at is not before the end of the queue's ttl: the message would expire before it is due; "
-                "make it due earlier, or give it a later expires_at"
-            )
+            raise never_due()
+    _fill_ends(batch, end_us)
+
+
+def never_due() -> InvalidArgument:
+    return InvalidArgument(
+        "delay or deliver_at is not before the end of the queue's ttl: the message would expire before it is due; "
+        "make it due earlier, or give it a later expires_at"
+    )
+
+
+def _fill_ends(batch: Batch, end_us: int) -> None:
     if batch.expires_at is None:
         batch.expires_at = end_us
     elif type(batch.expires_at) is list:

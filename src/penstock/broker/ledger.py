@@ -23,12 +23,21 @@ from penstock.engine.events import (
     Leased,
     Outcome,
     Positioned,
+    Produced,
     Published,
     Scheduled,
     Settled,
 )
 from penstock.journal.frame import Frame
-from penstock.journal.kinds import LEASES, MESSAGES, METADATA, POSITIONS, SCHEDULES, SETTLEMENTS
+from penstock.journal.kinds import (
+    LEASES,
+    MESSAGES,
+    METADATA,
+    POSITIONS,
+    PRODUCER_COMMITS,
+    SCHEDULES,
+    SETTLEMENTS,
+)
 from penstock.journal.rows import Rows
 from penstock.journal.section import Section
 
@@ -64,6 +73,8 @@ def _rows_of(event: Event) -> list[Rows]:
         return [Rows(POSITIONS, event.log, 1, place)]
     if isinstance(event, Scheduled):
         return [Rows(SCHEDULES, event.log, 1, _schedule(event))]
+    if isinstance(event, Produced):
+        return [Rows(PRODUCER_COMMITS, 0, 1, _part_of_batch(event))]
     if isinstance(event, Declared):
         # The journal knows logs by their names; groups and readers are nothing to it.
         named = "name" if event.action in OF_THE_LOG else "about"
@@ -78,6 +89,12 @@ def _rows_of(event: Event) -> list[Rows]:
 
 def _schedule(event: Scheduled) -> dict[str, Any]:
     return {"name": event.name, "due": event.due_us, "body": event.body, "time": event.time_us}
+
+
+def _part_of_batch(event: Produced) -> dict[str, Any]:
+    return {
+        "producer": event.producer, "batch": event.batch, "part": event.part, "final": event.final, "time": event.time_us,
+    }  # fmt: skip
 
 
 def _messages(event: Published, share: Rows | None = None) -> Rows:
@@ -197,6 +214,10 @@ def events_of(frame: Frame, *, payloads_of: Callable[[int], bool]) -> Iterator[E
                 *map(section.values, ("name", "due", "body", "time")), strict=True
             ):
                 yield Scheduled(section.log, name, due, bytes(body), time_us)
+        elif section.kind is PRODUCER_COMMITS:
+            names = ("producer", "batch", "part", "final", "time")
+            for row in zip(*map(section.values, names), strict=True):
+                yield Produced(*row)
 
 
 def batches_of(section: Section, *, payloads: bool = True) -> Iterator[Batch]:

@@ -60,6 +60,7 @@ from penstock.journal.kinds import LEASES, MESSAGES, METADATA, Kind
 from penstock.limits import FRAME_BYTES_MAX
 
 if TYPE_CHECKING:
+    from penstock.broker.intake import Intake
     from penstock.broker.upkeep import Upkeep
 
 #: The timer looks at the clock at least so often. A clock that is set may be noticed later by so long.
@@ -113,6 +114,7 @@ class Monitor:
         self.on_the_way: deque[Arrives] = deque()
         self.failure: PenstockError | None = None
         self.upkeep: Upkeep | None = None
+        self.intake: Intake | None = None
         self.draining = False  # only settling is allowed
         self.settled = threading.Condition(self.lock)  # something was settled, or given back
         self.express_closed = False  # the short ways: see `express`
@@ -466,6 +468,8 @@ class Monitor:
         try:
             if self._timer is not None and self._timer is not threading.current_thread():
                 self._timer.join()
+            if self.intake is not None:
+                self.intake.stop()
             if self.upkeep is not None:
                 self.upkeep.stop()
             if whole and self.upkeep is not None:
@@ -497,6 +501,8 @@ class Monitor:
         self._closed = True
         self._closing = threading.Lock()
         self.express_closed = True
+        if self.intake is not None:
+            self.intake.orphan()
         self.failure = ForkedProcess(
             "this broker belongs to the parent process: open your own, or connect to a server"
         )

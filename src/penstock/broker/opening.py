@@ -10,6 +10,7 @@ from penstock import argument, limits
 from penstock.broker import sync
 from penstock.broker.contents import choosing, fetching
 from penstock.broker.embedded import Embedded
+from penstock.broker.intake import Intake
 from penstock.broker.ledger import events_of
 from penstock.broker.monitor import Monitor
 from penstock.broker.scheduling import recur
@@ -162,8 +163,14 @@ def on_disk(
         journal.tell_of_failure(monitor.hear_of_failure)
         monitor.upkeep = Upkeep(monitor, journal)
         _follow(clock, monitor)
+        monitor.intake = Intake(monitor, journal, broker.position)
     except BaseException:
         journal.close()
+        raise
+    try:
+        monitor.intake.begin()
+    except BaseException:  # such as a Ctrl-C while it takes in much
+        broker.close()
         raise
     return broker
 

@@ -39,6 +39,7 @@ from penstock.engine.events import (
     Leased,
     Outcome,
     Positioned,
+    Produced,
     Published,
     Scheduled,
     Settled,
@@ -190,7 +191,7 @@ class Tracer:
                 copies = copies or (type(entry) is _Publication and entry[4] is not None)
                 rows += len(event.batch.ids)  # type: ignore[union-attr]
                 kept.append(entry)
-            elif kind is Positioned or kind is Scheduled:
+            elif kind is Positioned or kind is Scheduled or kind is Produced:
                 continue  # of no message
             elif kind is Declared:
                 rows += event.action == Action.DELETE  # type: ignore[union-attr]  # its name is kept: see `_learn`

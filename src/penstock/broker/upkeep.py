@@ -12,8 +12,9 @@ import threading
 from typing import TYPE_CHECKING, Final
 
 from penstock.engine.engine import Engine
+from penstock.engine.retention import ARCHIVE
 from penstock.errors import BrokerClosed, PenstockError
-from penstock.journal.cleaner import DeadRange, clean
+from penstock.journal.cleaner import Cleaned, DeadRange, clean
 from penstock.journal.commit import fresh_copy
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import CLEANED
@@ -95,11 +96,11 @@ class Upkeep:
         """Do it now."""
         try:
             self.snapshot()
-            done = clean(self._journal, self.dead_ranges)
+            done = self._clean()
             if self._pressed and not done.bytes:  # what only one snapshot covered may go after another one
                 self._commit_something()
                 self.snapshot()
-                done = clean(self._journal, self.dead_ranges)
+                done = self._clean()
             if done.bytes:
                 self._pressed = False
         except PenstockError as error:
@@ -113,8 +114,22 @@ class Upkeep:
 
     def last(self) -> None:
         """Before the end: clean what takes no time, and keep a snapshot, so that the next opening is quick."""
-        clean(self._journal, self.dead_ranges, rewriting=False)
+        self._clean(rewriting=False)
         self.snapshot()
+
+    def _clean(self, *, rewriting: bool = True) -> Cleaned:
+        return clean(self._journal, self.dead_ranges, rewriting=rewriting, up_to=self.archived())
+
+    def archived(self) -> int | None:
+        """Up to which commit the archive has everything, if some log waits for it; None if none does.
+
+        The archive takes leases and settlements too, which are not messages of that log's own: so until it has read a segment, the whole segment stays.
+        """
+        with self._monitor.lock, self._monitor.whole:
+            engine = self._monitor.engine
+            if all(log.policy.retain != "until-archived" for log in engine.logs.values()):
+                return None
+            return engine.sequences.get(ARCHIVE, 0)
 
     def snapshot(self) -> None:
         """Keep the engine's state. What is on its way will have arrived when the barrier is reached."""

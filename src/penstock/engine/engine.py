@@ -51,6 +51,7 @@ from penstock.engine.lane import Piece
 from penstock.engine.lane import part as part_of
 from penstock.engine.lease import Lease
 from penstock.engine.log import Log
+from penstock.engine.producers import Progress
 from penstock.errors import (
     CorruptJournal,
     DiskFull,
@@ -90,6 +91,9 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     next_log: int
     last_id: int
     logs: list[logs.Stored]
+    # Added later: snapshots from before have neither.
+    producers: dict[str, Progress] = {}
+    sequences: dict[str, int] = {}
 
 
 STORED_VERSION: Final = 2
@@ -110,6 +114,8 @@ class Engine:
     ) -> None:
         self.logs: dict[int, Log] = {}
         self.last_id = 0  # the highest message id that was seen
+        self.producers: dict[str, Progress] = {}
+        self.sequences: dict[str, int] = {}  # the last commit that a reader of the whole journal has read
         self.released: list[
             tuple[Log, Offsets]
         ] = []  # what no group needs any more; whoever calls empties it
@@ -774,7 +780,12 @@ class Engine:
     def encode(self) -> bytes:
         """Everything that must survive, as bytes."""
         stored = Stored(
-            STORED_VERSION, self._next_log, self.last_id, [log.encode() for log in self.logs.values()]
+            STORED_VERSION,
+            self._next_log,
+            self.last_id,
+            [log.encode() for log in self.logs.values()],
+            self.producers,
+            self.sequences,
         )
         return msgspec.msgpack.encode(stored)
 
@@ -787,6 +798,8 @@ class Engine:
             )
         self._next_log = stored.next_log
         self.last_id = stored.last_id
+        self.producers = stored.producers
+        self.sequences = stored.sequences
         for found in stored.logs:
             log = Log.decode(found)
             self.logs[log.number] = self._by_name[log.namespace, log.name] = log

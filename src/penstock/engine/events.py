@@ -144,7 +144,7 @@ class Declared(NamedTuple):
 
 
 class Positioned(NamedTuple):
-    """A reader said how far it is."""
+    """A reader said how far it is: the offset that it reads next. Of log 0: in the journal, the last commit that it has read."""
 
     log: int
     reader: str
@@ -162,7 +162,22 @@ class Scheduled(NamedTuple):
     time_us: int
 
 
-Event = Published | Leased | Settled | Declared | Positioned | Scheduled
+class Produced(NamedTuple):
+    """A part of a producer's batch was published, by the other events of the same unit; `final`, see `producers`, says whether it was the last."""
+
+    producer: str
+    batch: int
+    part: int
+    final: int
+    time_us: int
+
+    @property
+    def log(self) -> int:
+        """It is of no log, and may be of many."""
+        return 0
+
+
+Event = Published | Leased | Settled | Declared | Positioned | Scheduled | Produced
 
 
 def runs(offsets: Sequence[int]) -> list[range]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from penstock.engine import cursors, retention, schedules
+from penstock.engine import cursors, producers, retention, schedules
 from penstock.engine.change import Declaration
 from penstock.engine.events import (
     EVERYBODY,
@@ -23,6 +23,7 @@ from penstock.engine.events import (
     Leased,
     Outcome,
     Positioned,
+    Produced,
     Published,
     Scheduled,
     Settled,
@@ -57,6 +58,10 @@ def _keep(engine: Engine, event: Event, time_us: int) -> None:
 def _take_in(engine: Engine, event: Event, time_us: int) -> None:
     if isinstance(event, Published):
         _published(engine, event, time_us)
+    elif isinstance(event, Produced):
+        producers.take_in(engine, event)
+    elif isinstance(event, Positioned) and not event.log:
+        engine.sequences[event.reader] = event.offset
     elif isinstance(event, Declared) and event.action in OF_THE_LOG:
         _declared(engine, event)
     else:

@@ -66,14 +66,17 @@ class Cleaned(msgspec.Struct):
     bytes: int = 0
 
 
-def clean(journal: Journal, dead: Dead, *, rewriting: bool = True) -> Cleaned:
+def clean(journal: Journal, dead: Dead, *, rewriting: bool = True, up_to: int | None = None) -> Cleaned:
     """Drop and rewrite what `dead` says nobody needs; call it from any thread.
 
-    Without `rewriting` only segments go in which nothing is live: that is quick.
+    Without `rewriting` only segments go in which nothing is live: that is quick. Segments with commits behind `up_to` are left alone:
+    somebody has not read the rows in them yet that are not messages.
     """
     done = Cleaned()
     with journal.tidying("cleaning"):
         covered = journal.covered_sequence()
+        if up_to is not None:
+            covered = min(covered, up_to)
         for info in journal.segments():
             if info.next_sequence is not None and info.next_sequence - 1 <= covered and not info.damage:
                 _clean_segment(journal, info, dead, done, rewriting=rewriting)

@@ -38,7 +38,7 @@ from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, NamedTuple
 
 from penstock.errors import CorruptJournal, InvalidArgument
 
@@ -92,6 +92,15 @@ Values = Any
 
 Encoded = tuple[int, int, list[bytes]]
 
+
+class Buffers(NamedTuple):
+    """A column that is laid out already: its encoding, its number of nulls, and its buffers."""
+
+    encoding: int
+    nulls: int
+    parts: list[bytes]
+
+
 # Plain numbers for the hot path: looking a member up in an Enum costs more than packing it.
 _PLAIN, _CONSTANT, _SEQUENCE, _SHARED = (int(encoding) for encoding in Encoding)
 
@@ -104,6 +113,8 @@ _FILLERS: Final[dict[int, Any]] = {Type.UTF8: "", Type.BINARY: b"", Type.MAP: {}
 def encode(kind: Type, values: Values, rows: int) -> Encoded:
     """The encoding, number of nulls, and buffers of `values`; `rows` of them unless it is a single value."""
     if type(values) is not list:
+        if type(values) is Buffers:
+            return values
         if type(values) is range:
             _expect(len(values), rows)
             return _SEQUENCE, 0, [_sequence(kind, values)]

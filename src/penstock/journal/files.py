@@ -18,6 +18,7 @@ import contextlib
 import errno
 import fcntl
 import os
+import select
 import socket
 import sys
 import time
@@ -37,6 +38,10 @@ NO_ROOM: Final = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 VECTOR_BYTES_MIN: Final = 32 << 10
 #: … unless there are more of them than it takes at once (IOV_MAX).
 VECTOR_PARTS_MAX: Final = 1024
+
+
+#: A bell is rung by an empty word, and nobody waits for whoever hears it.
+_DATAGRAM: Final = socket.SOCK_DGRAM | getattr(socket, "SOCK_NONBLOCK", 0)
 
 
 #: Those among them that giving space back can help against.
@@ -156,8 +161,27 @@ class Files:
     def rename(self, old: Path, new: Path) -> None:
         self._call(os.rename, old, new)
 
+    def link(self, old: Path, new: Path) -> bool:
+        """A second name for a file; False if there is something of that name. Of several who try, one succeeds."""
+        try:
+            self._call(os.link, old, new)
+        except FileExistsError:
+            return False
+        return True
+
     def unlink(self, path: Path) -> None:
         self._call(os.unlink, path)
+
+    def exists(self, path: Path) -> bool:
+        try:
+            self._call(os.stat, path)
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
+
+    def age_s(self, path: Path) -> float:
+        """How long nobody has written to a file, by the clock of the machine that it was written on."""
+        return time.time() - self._call(os.stat, path).st_mtime
 
     def sync_directory(self, directory: Path) -> None:
         """The names in it are on the disk when this returns."""
@@ -166,6 +190,39 @@ class Files:
             self._call(os.fsync, fd)
         finally:
             self.close(fd)
+
+    # --- a bell, by which one process wakes another; there is nothing of it on the disk, so it goes not through the gate ---
+
+    def listen(self, directory: Path) -> socket.socket | None:
+        """The bell of a directory, to be heard by one process at a time; None if it cannot be had."""
+        with contextlib.ExitStack() as opened:
+            try:
+                bell = opened.enter_context(socket.socket(socket.AF_UNIX, _DATAGRAM))
+                bell.bind(_bell_of(directory))
+            except OSError:  # another has it, such as a child that was forked, or this is no Linux
+                return None
+            opened.pop_all()
+            return bell
+
+    def heard(self, bell: socket.socket, seconds: float) -> bool:
+        """Wait until the bell rings, or for so long; whether it rang. All ringing up to now is heard then."""
+        if not select.select([bell], [], [], seconds)[0]:
+            return False
+        with contextlib.suppress(BlockingIOError):
+            while True:
+                bell.recv(1)
+        return True
+
+    def ring(self, directory: Path) -> bool:
+        """Wake whoever listens to a directory's bell; False if nobody does."""
+        try:
+            with socket.socket(socket.AF_UNIX, _DATAGRAM) as hand:
+                hand.sendto(b"!", _bell_of(directory))
+        except BlockingIOError:  # it has been rung so often that it is full
+            return True
+        except OSError:
+            return False
+        return True
 
     # --- the rest ---
 
@@ -188,6 +245,12 @@ class Files:
     def whoami(self) -> str:
         """This process, for people to read."""
         return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _bell_of(directory: Path) -> str:
+    """A name that every process of this machine makes of a directory, whatever path leads there. It begins with a zero: there is no file of it."""
+    found = os.stat(directory)
+    return f"\0penstock/{found.st_dev:x}/{found.st_ino:x}"
 
 
 def read_whole(files: Files, path: Path) -> bytes:
