@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from penstock.cli import INTERRUPTED, output
 from penstock.cli.owning import Json
 from penstock.cli.spark import Conf, Master, sparking
+
+if TYPE_CHECKING:
+    from penstock.pipeline.audit import Audit
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -24,6 +28,16 @@ app = typer.Typer(
 
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The broker's directory.", show_default=False)]
 Namespace = Annotated[str, typer.Option(help="The namespace.")]
+Everywhere = Annotated[str, typer.Option("--namespace", help="Only this namespace; * for all.")]
+Topics = Annotated[
+    str | None, typer.Option("--topic", metavar="TOPIC[,TOPIC]", help="Only these queues or topics.")
+]
+
+#: Exit code of an audit that found something.
+BREACHES = 1
+
+#: What is told of each group.
+COUNTS = ("published", "stored", "cleaned", "pending", "settled")
 
 
 @app.command()
@@ -82,20 +96,145 @@ def run(
     raise typer.Exit(output.FINE if ran.finished else INTERRUPTED)
 
 
+@app.command()
+def archive(
+    path: Dir,
+    to: Annotated[str, typer.Argument(metavar="TO", help="The archive: a directory, or an address that Spark can write to.", show_default=False)],
+    topic: Topics = None,
+    namespace: Everywhere = "*",
+    continuous: Annotated[bool, typer.Option("--continuous", help="Go on until SIGTERM or Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="With --continuous: a batch so often.")] = 10.0,
+    compact: Annotated[bool, typer.Option(help="Make few large files of the small ones of days that are over.")] = True,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Bring what is new into an archive of Parquet files: messages, settlements and deliveries, by namespace, topic and day. Each row once.
+
+    It may be interrupted at any point, and run again. What is archived is reported to the broker, so that a queue with retain="until-archived" may drop it.
+
+    Exits with 0, with 130 if it was interrupted, and with 2 if something is wrong.
+
+    [bold]Examples[/bold]
+
+      penstock pipeline archive ./data ./lake
+
+      penstock pipeline archive ./data ./lake --topic orders,invoices --continuous --interval 60
+    """
+    with output.answering(path):
+        with sparking("archive", master, conf) as spark:
+            from penstock.pipeline import archive as job
+            from penstock.pipeline.stopping import Stop, heeding
+
+            stop = Stop()
+            with saying("Archiving …") as say, heeding(stop) if continuous else nullcontext():
+                if continuous:
+                    output.warn(f"penstock: archiving {path}; SIGTERM or Ctrl-C stops it")
+                done = job.archive(
+                    spark, path, to, namespace=namespace, topics=names(topic), continuous=continuous, interval_s=interval,
+                    compact=compact, until=lambda: bool(stop.times),
+                    progress=lambda step: say(f"{step.what.capitalize()} {step.table}: {step.rows:,} rows, {step.files:,} files"),
+                )  # fmt: skip
+        if as_json:
+            output.print_json(done)
+            return
+        rows = ", ".join(f"{count:,} {table}" for table, count in done.rows.items() if count) or "nothing new"
+        sys.stdout.write(f"Archived {rows}; {done.files:,} files written, {done.compacted:,} compacted.\n")
+        for log in done.waiting:
+            output.warn(
+                f"penstock: {log} waits to be archived as a whole, and this archive does not hold all of it"
+            )
+
+
+@app.command()
+def audit(
+    path: Dir,
+    topic: Topics = None,
+    namespace: Everywhere = "*",
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Check that nothing is lost and nothing is there twice: every message is pending, settled, dead-lettered, expired or cleaned, in every group.
+
+    A broker may be at work in the directory meanwhile: what looks wrong is looked at twice.
+
+    Exits with 0, with 1 if there are breaches, which are printed with their offsets and ids, and with 2 if it could not be done.
+
+    [bold]Examples[/bold]
+
+      penstock pipeline audit ./data
+
+      penstock pipeline audit ./data --topic orders --json | jq '.breaches[].ids'
+    """
+    with output.answering(path):
+        with sparking("audit", master, conf) as spark:
+            from penstock.pipeline.audit import audit_directory
+
+            with saying("Auditing …") as say:
+                found = audit_directory(
+                    spark, path, namespace=namespace, topics=names(topic),
+                    progress=lambda what, done, total: say(f"Auditing: {what}", done, total),
+                )  # fmt: skip
+        if as_json:
+            output.print_json(found)
+        else:
+            _print_audit(found)
+    raise typer.Exit(output.FINE if found.ok else BREACHES)
+
+
+def _print_audit(found: Audit) -> None:
+    made = output.table("Groups", "log", "group", *COUNTS, "outcomes", right=COUNTS)
+    for one in found.groups:
+        outcomes = ", ".join(f"{what} {count:,}" for what, count in sorted(one.outcomes.items()))
+        made.add_row(
+            escape(f"{one.namespace}/{one.log}"), escape(one.group or "–"), *(f"{getattr(one, name):,}" for name in COUNTS), outcomes
+        )  # fmt: skip
+    output.console().print(made)
+    for breach in found.breaches:
+        ids = f"; ids {', '.join(map(str, breach.ids))}" if breach.ids else ""
+        sys.stdout.write(output.harmless(f"{breach}{ids}") + "\n")
+    for note in found.notes:
+        output.warn(f"penstock: {note}")
+    looked = f"{found.messages:,} messages, {found.settlements:,} settlements"
+    sys.stdout.write(
+        f"Sound: {looked}.\n" if found.ok else f"{len(found.breaches):,} breaches in {looked}.\n"
+    )
+
+
 # --- how commands talk ---
+
+
+def names(given: str | None) -> list[str] | None:
+    """What stands between commas."""
+    return None if given is None else [one.strip() for one in given.split(",")]
+
+
+@contextmanager
+def saying(what: str) -> Iterator[Callable[..., None]]:
+    """A bar on a terminal: `say(text)`, and `say(text, done, total)` where it is known how much there is."""
+    if not sys.stderr.isatty():
+        yield lambda _text, _done=0, _total=None: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+
+        def say(text: str, done: int = 0, total: int | None = None) -> None:
+            bar.update(task, description=escape(text), completed=done, total=total)
+
+        yield say
 
 
 @contextmanager
 def batches(what: str, greeting: str | None = None) -> Iterator[Callable[[int, int], None]]:
     """Says that a stream has started, if it has no end, and counts its batches and rows on a terminal."""
-    if not sys.stderr.isatty():
-        yield lambda count, _rows: None if count or greeting is None else output.warn(f"penstock: {greeting}")
-        return
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(f"{what} …")
-        if greeting is not None:
-            bar.console.print(f"penstock: {greeting}", markup=False, highlight=False)
-        yield lambda count, rows: bar.update(
-            task, description=f"{what}: {rows:,} messages in {count:,} batches"
-        )
+    with saying(f"{what} …") as say:
+
+        def tell(count: int, rows: int) -> None:
+            if count:
+                say(f"{what}: {rows:,} messages in {count:,} batches")
+            elif greeting is not None:
+                output.warn(f"penstock: {greeting}")
+
+        yield tell
