@@ -145,7 +145,7 @@ def test_a_job_does_other_things_on_a_cluster_than_on_one_machine(cluster: str, 
         env={**environment, "PYSPARK_PYTHON": sys.executable, "SPARK_LOCAL_IP": "127.0.0.1"},
         cwd=tmp_path, capture_output=True, text=True, timeout=550, check=False,
     )  # fmt: skip
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == 0, done.stdout + done.stderr
     found = json.loads(out.read_text())
     assert found["master"] == cluster
     assert len(found["places"]) == 2, "only one worker had something to do"

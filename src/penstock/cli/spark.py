@@ -74,7 +74,7 @@ def _setting(given: str) -> tuple[str, str]:
 
 
 def _log_file() -> Path:
-    handle, name = tempfile.mkstemp(prefix="penstock-spark-", suffix=".log")
+    handle, name = tempfile.mkstemp(prefix=f"penstock-spark-{os.getpid()}-", suffix=".log")
     os.close(handle)
     return Path(name)
 
