@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,9 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import pipeline
+from tests.pipeline.plain_sink import PlainSink
+
+ROOT = Path(__file__).parents[2]
 
 QUICK: dict[str, Any] = {
     "spark.sql.shuffle.partitions": 2,
@@ -17,15 +21,24 @@ QUICK: dict[str, Any] = {
     "spark.sql.adaptive.enabled": "false",
     "spark.shuffle.compress": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    "spark.log.level": "OFF",
 }
+
+
+def started(**settings: Any) -> SparkSession:
+    """A session whose workers can import what tests define, and in which a task may fail three times."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    )
+    found = pipeline.session("tests", "local[2, 3]", **{**QUICK, **settings})
+    found.dataSource.register(PlainSink)
+    return found
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    warehouse = tmp_path_factory.mktemp("warehouse")
-    found = pipeline.session(
-        "tests", "local[2]", **QUICK, **{"spark.sql.warehouse.dir": str(warehouse), "spark.local.dir": str(warehouse)}
-    )
+    warehouse = str(tmp_path_factory.mktemp("warehouse"))
+    found = started(**{"spark.sql.warehouse.dir": warehouse, "spark.local.dir": warehouse})
     yield found
     found.stop()
 

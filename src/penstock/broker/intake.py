@@ -17,6 +17,7 @@ Messages that repeat a dedup id count for the depth of a queue when it is asked 
 from __future__ import annotations
 
 import logging
+import struct
 import threading
 import time
 import weakref
@@ -222,11 +223,7 @@ class Intake:
     def _publish(self, manifest: Manifest, done: int) -> None:
         record: Record | None = None
         for part in self.spool.parts(manifest, done):
-            batches = [
-                (topic, batch, section.bytes)
-                for topic, section in part.sections
-                for batch in batches_of(section)
-            ]
+            batches = _batches_of(part)
             # The one before is written while this one is read: what is published is recorded in order.
             following = self._publish_part(manifest, part, batches)
             if record is not None:
@@ -329,6 +326,16 @@ def _keep_up(
 
 #: What the names of producers of only one batch begin with.
 ONLY: Final = "job:"
+
+
+def _batches_of(part: Part) -> list[tuple[str, Batch, int]]:
+    """The messages of a part by topic, and how many bytes they took."""
+    try:
+        return [
+            (topic, batch, section.bytes) for topic, section in part.sections for batch in batches_of(section)
+        ]
+    except (struct.error, ValueError, IndexError, TypeError, KeyError) as error:
+        raise CorruptJournal(f"part {part.number} of the batch cannot be read: {error}") from error
 
 
 def _require_dedup_ids(log: Log, nameless: bool) -> None:

@@ -3,6 +3,8 @@
 A plain column's buffers in a frame are Arrow's own, so `pa.Array.from_buffers` takes them as they are; the array keeps the frame's bytes
 alive. Constant columns and sequences, which are stored once, are written out by Arrow and NumPy.
 
+`values_of` goes the other way, for what is staged from Arrow.
+
 This is the only module of the journal that needs pyarrow and NumPy (`pip install penstock[spark]`).
 """
 
@@ -15,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from penstock.errors import CorruptJournal
-from penstock.journal.columns import CACHED_ROWS_MAX, FIXED, SEQUENCE, Column, Encoding, Type
+from penstock.journal.columns import CACHED_ROWS_MAX, FIXED, SEQUENCE, Buffers, Column, Encoding, Type
 from penstock.journal.kinds import Field, Kind
 from penstock.journal.section import Section
 
@@ -113,3 +115,56 @@ def _plain(column: Column, kind: Type, rows: int) -> Any:
     values = pa.Array.from_buffers(pa.string(), entries, [None, *buffers[3:5]])
     pairs = pa.StructArray.from_arrays([keys, values], fields=list(_PAIR))
     return pa.Array.from_buffers(TYPES[kind], rows, [validity, buffers[0]], column.nulls, children=[pairs])
+
+
+# --- the other way round: arrays as columns to be written ---
+
+
+def values_of(found: Any, kind: Type) -> Any:
+    """An Arrow array of a type that fits as a column of `Rows`, with no loop over rows: laid out already, one number where all are the same, or None where all are null."""
+    if found.null_count == len(found):
+        return None
+    if kind is Type.MAP:
+        return _map_buffers(found)
+    found = found.cast(TYPES[kind])
+    validity = _validity(found)
+    if kind in FIXED:
+        numbers = np.asarray(found.fill_null(0) if found.null_count else found)
+        if not found.null_count and (numbers == numbers[0]).all():
+            return int(numbers[0])
+        return Buffers(_PLAIN, found.null_count, [*validity, numbers.tobytes()])
+    filled = found.fill_null(b"" if kind is Type.BINARY else "") if found.null_count else found
+    return Buffers(_PLAIN, found.null_count, [*validity, *_bytes_buffers(filled)])
+
+
+def _validity(found: Any) -> list[bytes]:
+    if not found.null_count:
+        return []
+    return [np.packbits(np.asarray(found.is_valid()), bitorder="little").tobytes()]
+
+
+def _bytes_buffers(found: Any) -> list[bytes]:
+    """Where each value ends, counted from the first, and the bytes of all."""
+    _, ends, data = found.buffers()
+    places = np.frombuffer(ends, dtype="<i4")[found.offset : found.offset + len(found) + 1]
+    content = b"" if data is None else memoryview(data)[places[0] : places[-1]].tobytes()
+    return [(places - places[0]).astype("<i4").tobytes(), content]
+
+
+def _map_buffers(found: Any) -> Buffers:
+    places = np.asarray(found.offsets)
+    lengths = np.diff(places)
+    nulls = found.null_count
+    validity = _validity(found)
+    if nulls:
+        lengths = np.where(np.asarray(found.is_valid()), lengths, 0)
+        found = found.drop_null()
+        places = np.asarray(found.offsets)
+    ends = np.concatenate([[0], np.cumsum(lengths)]).astype("<i4")
+    entries = slice(int(places[0]), int(places[-1]))
+    parts = [
+        part
+        for child in (found.keys, found.items)
+        for part in _bytes_buffers(child[entries].cast(pa.string()))
+    ]
+    return Buffers(_PLAIN, nulls, [*validity, ends.tobytes(), *parts])

@@ -87,12 +87,12 @@ class PenstockDataSource(DataSource):
         return MessageStream(options) if options.table.kind is MESSAGES else EventStream(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        from penstock.pipeline import sink  # type: ignore[attr-defined]
+        from penstock.pipeline import sink
 
         return sink.writer(schema, self._given, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  # Spark's name
-        from penstock.pipeline import sink  # type: ignore[attr-defined]
+        from penstock.pipeline import sink
 
         return sink.stream_writer(schema, self._given, overwrite=overwrite)
 

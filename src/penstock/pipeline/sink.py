@@ -1,0 +1,318 @@
+"""The sink `penstock`: rows of a DataFrame become messages, each batch exactly once.
+
+Theory of operation
+-------------------
+Tasks stage their rows (`staging`) in the spool of the directory; the driver's commit hands in which files make the batch, and waits until the owner of the directory has published them (`broker.handover`,
+`journal.spool`, `broker.intake`). Nothing of a batch is published before all its tasks have ended well.
+
+A streaming query hands its batches in under its query id, which its checkpoint keeps: the owner remembers the last one for ever, so tasks that are run again (their rows in another order or not), a driver that is killed at any
+moment, and batches that Spark replays publish nothing twice and lose nothing, however long the driver was away. A new checkpoint is a new query.
+
+A batch write is a job of its own: running it again by hand writes again. With the options `txnAppId` and `txnVersion` it is taken once for each version, which must grow: that is what `foreachBatch` needs::
+
+    def write(df, batch_id):
+        df.write.format("penstock").mode("append").option("topic", "invoices").option("txnAppId", "billing").option("txnVersion", batch_id).save(path)
+
+Who owns the directory: while a broker has it open (`penstock.open`, `penstock serve`), that broker takes the batch in, at once. While nobody does, the driver opens it for the moment. If the owner does not come to it within `commitTimeout`
+seconds, the commit ends well all the same, with a warning: the batch is on the disk, in order, and is published when he does. What an owner refuses (a queue is full, a message too large for it) fails the
+query with the owner's reason, with nothing of the batch published. The directory must be seen by all executors, under the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import types as t
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from penstock import limits
+from penstock.broker.handover import hand_over
+from penstock.broker.intake import ONLY
+from penstock.broker.ledger import DEFAULT_NAMESPACE
+from penstock.errors import InvalidArgument, JournalFailed, PenstockError
+from penstock.journal.files import Files
+from penstock.journal.spool import Manifest, Spool, Staged
+from penstock.names import check_name
+from penstock.pipeline.staging import Staging
+
+_INTEGERS: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
+_TEXT: Final = (t.StringType,)
+
+#: The columns that a DataFrame may have, with their types, as Spark's classes and as people say them.
+COLUMNS: Final[dict[str, tuple[tuple[type[t.DataType], ...], str]]] = {
+    "payload": ((t.BinaryType, t.StringType), "binary or string"),
+    "topic": (_TEXT, "string"),
+    "key": (_TEXT, "string"),
+    "headers": ((t.MapType,), "map<string,string>"),
+    "priority": (_INTEGERS, "an integer type"),
+    "deliver_at": ((t.TimestampType,), "timestamp"),
+    "ttl": (
+        (*_INTEGERS, t.FloatType, t.DoubleType, t.DecimalType, t.DayTimeIntervalType),
+        "a number of seconds or a day-time interval",
+    ),
+    "dedup_id": (_TEXT, "string"),
+}
+
+#: Its options as people write them. Spark lower-cases them before we see them.
+OPTIONS: Final = ("path", "topic", "namespace", "txnAppId", "txnVersion", "commitTimeout")
+
+#: What Spark hands on of a streaming query's own.
+_SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
+
+COMMIT_TIMEOUT_S: Final = 60.0
+
+
+class Target(NamedTuple):
+    """Where rows go."""
+
+    path: str
+    topic: str | None
+    namespace: str
+    timeout_s: float
+    app: str | None
+    version: int
+
+    @property
+    def spool(self) -> Spool:
+        return Spool(Files(), Path(self.path))
+
+
+@dataclass
+class Written(WriterCommitMessage):
+    """What a task has staged, and for which query and batch, if it was a streaming one."""
+
+    file: Staged | None
+    query: str | None = None
+    batch: int | None = None
+
+
+def writer(
+    schema: t.StructType, options: Mapping[str, str], overwrite: bool = False
+) -> DataSourceArrowWriter:
+    """What `DataSource.writer` gives; raises what is wrong with schema or options."""
+    if overwrite:
+        raise InvalidArgument(
+            'mode("overwrite") cannot be: a log is only appended to; write with mode("append"), and purge the queue first if you mean that'
+        )
+    return BatchWriter(target(schema, options))
+
+
+def stream_writer(
+    schema: t.StructType, options: Mapping[str, str], overwrite: bool = False
+) -> DataSourceStreamArrowWriter:
+    """What `DataSource.streamWriter` gives; raises what is wrong with schema or options."""
+    if overwrite:
+        raise InvalidArgument(
+            'outputMode("complete") cannot be: a log is only appended to; write with outputMode("append") or ("update")'
+        )
+    found = target(schema, options)
+    if found.app is not None:
+        raise InvalidArgument(
+            "options txnAppId and txnVersion are for batch writes: a streaming query has its own id and batches; leave them out"
+        )
+    return StreamWriter(found)
+
+
+# --- what is wrong before anything is read ---
+
+
+def target(schema: t.StructType, options: Mapping[str, str]) -> Target:
+    """Where rows of this schema go by these options."""
+    given = {name.lower(): value for name, value in options.items()}
+    known = {name.lower() for name in OPTIONS}
+    unknown = sorted(given.keys() - known - _SPARKS)
+    if unknown:
+        raise InvalidArgument(
+            f"the penstock sink has no option {', '.join(map(repr, unknown))}; it has {', '.join(OPTIONS)}"
+        )
+    path = given.get("path", "").removeprefix("file://")
+    if not path:
+        raise InvalidArgument(
+            'the penstock sink needs the directory of the queues: save("DIR"), or option("path", "DIR")'
+        )
+    if "://" in path:
+        raise InvalidArgument(
+            f"the penstock sink writes to a directory that is mounted on every machine, not to {path!r}"
+        )
+    topic = given.get("topic")
+    if topic is not None:
+        check_name(topic, kind="topic", reserved_ok=True)
+    check_schema(schema, topic)
+    app, version = _transaction(given)
+    namespace = check_name(given.get("namespace", DEFAULT_NAMESPACE), kind="namespace")
+    return Target(str(Path(path).absolute()), topic, namespace, _timeout_s(given), app, version)
+
+
+def check_schema(schema: t.StructType, topic: str | None) -> None:
+    """Raise what is wrong with the columns of a DataFrame."""
+    allowed = ", ".join(f"{name} ({said})" for name, (_, said) in COLUMNS.items())
+    names = schema.fieldNames()
+    for name in names:
+        if name not in COLUMNS:
+            raise InvalidArgument(
+                f"the penstock sink has no column {name!r}: drop or rename it; it has {allowed}"
+            )
+        if names.count(name) > 1:
+            raise InvalidArgument(f"there are two columns {name!r}: drop one of them")
+    if "payload" not in names:
+        raise InvalidArgument(
+            f"there is no column 'payload', which is what is published; the penstock sink has {allowed}"
+        )
+    for field in schema.fields:
+        types, said = COLUMNS[field.name]
+        fits = isinstance(field.dataType, types)
+        if isinstance(field.dataType, t.MapType):
+            fits = isinstance(field.dataType.keyType, t.StringType) and isinstance(
+                field.dataType.valueType, t.StringType
+            )
+        if not fits:
+            raise InvalidArgument(
+                f"column {field.name!r} is of type {field.dataType.simpleString()}, and must be {said}: cast it"
+            )
+    if "topic" not in names and topic is None:
+        raise InvalidArgument("nobody knows where to: give option topic, or a column 'topic' (string)")
+
+
+def _transaction(given: Mapping[str, str]) -> tuple[str | None, int]:
+    app, version = given.get("txnappid"), given.get("txnversion")
+    if (app is None) != (version is None):
+        raise InvalidArgument("give both txnAppId and txnVersion, or neither")
+    if app is None or version is None:
+        return None, 0
+    if not app or len(app.encode()) > limits.SPOOL_PRODUCER_BYTES_MAX // 2:
+        raise InvalidArgument(f"txnAppId has 1 to {limits.SPOOL_PRODUCER_BYTES_MAX // 2} bytes")
+    number = int(version) if version.isascii() and version.isdigit() else -1
+    if not 0 <= number <= limits.OFFSET_MAX:
+        raise InvalidArgument(
+            f"txnVersion is {version!r}; give a whole number that grows with each write, such as the batch id of foreachBatch"
+        )
+    return app, number
+
+
+def _timeout_s(given: Mapping[str, str]) -> float:
+    text = given.get("committimeout", str(COMMIT_TIMEOUT_S))
+    try:
+        found = float(text)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= limits.DURATION_S_MAX:
+        raise InvalidArgument(f"commitTimeout is {text!r}; give seconds, such as 60")
+    return found
+
+
+# --- writing ---
+
+
+def _stage(target: Target, batches: Iterator[pa.RecordBatch], where: str) -> Staged | None:
+    spool = target.spool
+    try:
+        spool.make()
+        staging = Staging(spool, target.topic, where)
+        try:
+            for batch in batches:
+                staging.add(batch)
+            return staging.finish()
+        except BaseException:
+            staging.discard()
+            raise
+    except OSError as error:
+        raise JournalFailed(
+            f"nothing could be staged in {spool.path}: {error}", indeterminate=False
+        ) from error
+
+
+def _commit(target: Target, producer: str, batch: int, files: Sequence[Staged]) -> None:
+    if not files:  # nothing was written, so there is nothing that could be written twice
+        return
+    spool = target.spool
+    for file in files:
+        if not spool.files.exists(spool.path / file.name):
+            raise JournalFailed(
+                f"{spool.path / file.name} was staged by a task and is not seen by the driver: "
+                "the directory must be shared by all executors and the driver, under the same path",
+                indeterminate=False,
+            )
+    manifest = Manifest(producer, batch, target.namespace, list(files), producer.startswith(ONLY))
+    hand_over(spool.directory, manifest, target.timeout_s)
+
+
+def _abort(target: Target, producer: str, batch: int, files: Sequence[Staged]) -> None:
+    """Remove what tasks have staged, unless it was handed in: a commit that failed may have done that, and the owner finishes what he began."""
+    spool = target.spool
+    name = Manifest(producer, batch, target.namespace, []).name
+    try:
+        handed_in = spool.find(name)
+    except PenstockError:  # it cannot be read: leave everything as it is
+        return
+    if handed_in is None and spool.holds(name):
+        return
+    kept = {file.name for file in handed_in.files} if handed_in is not None else set()
+    spool.drop([file.name for file in files if file.name not in kept])
+
+
+def _files(messages: Sequence[Any]) -> list[Staged]:
+    return [one.file for one in messages if isinstance(one, Written) and one.file is not None]
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("penstock")`."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+        # Drawn once, when the write is planned: tasks and commit know the same one.
+        self._producer = f"{ONLY}{uuid4().hex}" if target.app is None else f"txn:{target.app}"
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        context = TaskContext.get()
+        where = "the data" if context is None else f"partition {context.partitionId()}"
+        return Written(_stage(self._target, iterator, where))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        _commit(self._target, self._producer, self._target.version, _files(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        _abort(self._target, self._producer, self._target.version, _files(messages))
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("penstock")`."""
+
+    def __init__(self, target: Target) -> None:
+        self._target = target
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
+        context = TaskContext.get()
+        query = None if context is None else context.getLocalProperty("sql.streaming.queryId")
+        if context is None or query is None:
+            raise JournalFailed(
+                "Spark did not say which streaming query this is, so its batches could not be told from others: "
+                "nothing was written",
+                indeterminate=False,
+            )
+        batch = context.getLocalProperty("streaming.sql.batchId")
+        where = f"partition {context.partitionId()} of batch {batch}"
+        return Written(_stage(self._target, iterator, where), query, None if batch is None else int(batch))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        query = _query(messages)
+        if query is not None:
+            _commit(self._target, query, batchId, _files(messages))
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        query = _query(messages)
+        if query is not None:
+            _abort(self._target, query, batchId, _files(messages))
+
+
+def _query(messages: Sequence[Any]) -> str | None:
+    """The producer that a streaming query is; None if no task has written anything."""
+    found = {one.query for one in messages if isinstance(one, Written)}
+    if len(found) > 1:
+        raise InvalidArgument(f"tasks of several queries are in one batch: {sorted(map(str, found))}")
+    return f"query:{found.pop()}" if found else None

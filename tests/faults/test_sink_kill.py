@@ -1,0 +1,132 @@
+"""`kill -9` of a Spark driver and its JVM in the middle of a batch, again and again over one checkpoint: the query that comes back loses no message and doubles none.
+
+Half of the rounds a broker holds the directory, half of them nobody does, so that the driver opens it itself, and dies as its owner. It is killed when something was seen in the spool, so a batch is under way.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+import sys
+from contextlib import nullcontext, suppress
+from pathlib import Path
+
+import pytest
+
+import penstock
+from penstock.broker import sync
+from penstock.errors import DirectoryLocked
+from tests.faults import campaign
+from tests.unit.broker.patience import until
+
+ROOT = Path(__file__).parents[2]
+FILES = 12
+ROWS = 2000
+
+
+def _start(*arguments: Path) -> subprocess.Popen[bytes]:
+    """In a session of its own, so that the JVM and the workers are killed with it."""
+    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
+    return subprocess.Popen(
+        [sys.executable, "-m", "tests.faults.sink_child", *map(str, arguments)],
+        cwd=ROOT,
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.wait()
+    assert process.stdout is not None
+    process.stdout.close()
+
+
+def _names(spool: Path) -> list[str]:
+    try:
+        return os.listdir(spool)
+    except FileNotFoundError:
+        return []
+
+
+def _opened(directory: Path) -> sync.Broker:
+    """Spark's workers have a process group of their own, and end when they notice that their driver has: one may own the directory yet."""
+    found: list[sync.Broker] = []
+
+    def open_it() -> bool:
+        with suppress(DirectoryLocked):
+            found.append(penstock.open(directory))
+        return bool(found)
+
+    until(open_it)
+    return found[0]
+
+
+def _line(process: subprocess.Popen[bytes]) -> bytes:
+    assert process.stdout is not None
+    return process.stdout.readline()
+
+
+def _wait_for_work(process: subprocess.Popen[bytes], spool: Path, suffix: str) -> None:
+    """Until a batch is under way, as far as a file of that kind says, or the query has ended."""
+    before = set(_names(spool))
+    until(
+        lambda: (
+            any(name.endswith(suffix) for name in set(_names(spool)) - before) or process.poll() is not None
+        )
+    )
+
+
+def _kill_again_and_again(tmp_path: Path, kills: int, seed: object) -> None:
+    source, directory, checkpoint = (tmp_path / name for name in ("source", "data", "checkpoint"))
+    source.mkdir()
+    for number in range(FILES):
+        (source / f"{number:03d}.txt").write_text("\n".join(f"{number}-{n}" for n in range(ROWS)))
+    chance = random.Random(f"{seed}")
+    for kill in range(kills):
+        with _opened(directory) if kill % 2 else nullcontext():
+            process = _start(source, directory, checkpoint)
+            try:
+                assert _line(process) == b"begins\n"
+                _wait_for_work(process, directory / "spool", chance.choice([".tmp", ".staged", ".manifest"]))
+            finally:
+                _kill(process)
+    process = _start(source, directory, checkpoint)
+    try:
+        assert _line(process) == b"begins\n"
+        assert _line(process) == b"ends\n"
+    finally:
+        _kill(process)
+    _check(directory)
+
+
+def _check(directory: Path) -> None:
+    with _opened(directory) as broker:
+        found = [
+            one.payload.decode()
+            for name in broker.list_queues()
+            for one in broker.queue(name).reader("test").read_many(10 * FILES * ROWS)
+        ]
+    expected = {f"{number}-{n}" for number in range(FILES) for n in range(ROWS)}
+    assert sorted(found) == sorted(set(found)), "doubled"
+    assert set(found) == expected, "lost, or made up"
+    assert not [name for name in os.listdir(directory / "spool") if name.endswith(".manifest")]
+
+
+@pytest.mark.lengthy
+@pytest.mark.timeout(600)
+def test_killing_the_driver_loses_or_doubles_a_message(tmp_path: Path) -> None:
+    _kill_again_and_again(tmp_path, 2, "test")
+
+
+@pytest.mark.campaign
+def test_killing_the_driver_for_long_loses_or_doubles_a_message(tmp_path: Path) -> None:
+    rounds = min(campaign.rounds(20), 20)
+    for part in range(-(-rounds // 10)):
+        (tmp_path / f"{part}").mkdir()
+        _kill_again_and_again(tmp_path / f"{part}", 10, f"campaign {part}")
