@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -17,21 +16,21 @@ from tests.pipeline.plain_sink import PlainSink
 ROOT = Path(__file__).parents[2]
 
 QUICK: dict[str, Any] = {
-    "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": 2,
     "spark.default.parallelism": 2,
     "spark.sql.adaptive.enabled": "false",
     "spark.shuffle.compress": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
+    "spark.log.level": "OFF",
 }
 
 
 def started(**settings: Any) -> SparkSession:
-    """A session whose workers can import what tests define."""
-    paths = [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
-    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    found = pipeline.session("tests", "local[2, 3]", **QUICK, **settings)
+    """A session whose workers can import what tests define, and in which a task may fail three times."""
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
+    )
+    found = pipeline.session("tests", "local[2, 3]", **{**QUICK, **settings})
     found.dataSource.register(PlainSink)
     return found
 
