@@ -14,12 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import typer
 
 import penstock
 from penstock import aio, limits
 from penstock.broker import scheduling, trace
 from penstock.broker.port import BrokerStats, GroupStats, QueueStats
 from penstock.broker.transaction import OPERATIONS_MAX
+from penstock.cli import pipeline as pipeline_cli
 from penstock.clock import SECOND_US
 from penstock.engine import letter
 from penstock.engine.events import Outcome
@@ -35,6 +37,10 @@ WORKER = DOCS / "how-to" / "run-a-worker.md"
 DURABILITY = DOCS / "how-to" / "choose-a-durability.md"
 DAMAGE = DOCS / "how-to" / "recover-a-damaged-journal.md"
 CLI = DOCS / "reference" / "cli.md"
+CLUSTER = DOCS / "how-to" / "run-on-a-cluster.md"
+
+#: Pages whose code needs Spark: `tests/pipeline/test_pages.py` runs them.
+ON_SPARK = [DOCS / "tutorial" / "first-pipeline.md", DOCS / "reference" / "pipeline.md"]
 QUEUES = DOCS / "reference" / "queues.md"
 TOPICS = DOCS / "reference" / "topics.md"
 GROUPS = DOCS / "reference" / "groups.md"
@@ -46,9 +52,9 @@ TIMELINES = DOCS / "reference" / "timelines.md"
 #: Pages whose code is run in order, in one directory. Those that are left out are about other files, or have only shell in them.
 RUN = [
     ROOT / "README.md",
-    *sorted((DOCS / "tutorial").glob("*.md")),
-    *sorted(set((DOCS / "how-to").glob("*.md")) - {DURABILITY, DAMAGE}),
-    *sorted(set((DOCS / "reference").glob("*.md")) - {CLI}),
+    *sorted(set((DOCS / "tutorial").glob("*.md")) - set(ON_SPARK)),
+    *sorted(set((DOCS / "how-to").glob("*.md")) - {DURABILITY, DAMAGE, CLUSTER}),
+    *sorted(set((DOCS / "reference").glob("*.md")) - {CLI, *ON_SPARK}),
 ]
 
 #: Which page has the table of which class.
@@ -99,14 +105,19 @@ def sessions(text: str) -> Iterator[tuple[str, str]]:
         yield command, shown
 
 
-def answer(command: str) -> str:
+def answer(command: str, timeout_s: float = 60) -> str:
     environment = {
         **os.environ,
         "COLUMNS": "110",
         "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}",
     }
     done = subprocess.run(
-        ["bash", "-c", command], env=environment, capture_output=True, text=True, timeout=60, check=False
+        ["bash", "-c", command],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=timeout_s,
+        check=False,
     )
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout.replace(f"{Path.cwd()}/", "")
@@ -122,6 +133,11 @@ def test_a_page_shows_code_that_fails_or_prints_something_else(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    assert run_page(page), "no code at all"
+
+
+def run_page(page: Path, timeout_s: float = 60) -> int:
+    """Run the code of a page here, and compare what it prints; how many blocks it has."""
     names: dict[str, Any] = {"__name__": "page"}
     output: str | None = None
     ran = 0
@@ -135,9 +151,9 @@ def test_a_page_shows_code_that_fails_or_prints_something_else(
         elif language == "console":
             for command, shown in sessions(text):
                 if command.startswith("penstock "):
-                    assert loosely(answer(command)) == loosely(shown), command
+                    assert loosely(answer(command, timeout_s)) == loosely(shown), command
         output = None
-    assert ran, "no code at all"
+    return ran
 
 
 # --- what pages say of the code ---
@@ -308,6 +324,16 @@ def test_the_queues_page_has_another_limit_than_the_code() -> None:
         limits.DURATION_S_MAX // (36_525 * 864),
     ]
     assert limits.KEY_BYTES_MAX == limits.DEDUP_ID_BYTES_MAX
+
+
+def test_an_option_of_a_pipeline_command_is_not_explained() -> None:
+    group = typer.main.get_command(pipeline_cli.app)
+    assert isinstance(group, typer.core.TyperGroup)
+    for name, command in group.commands.items():
+        explained = section(CLI, rf"`penstock pipeline {name} [^`]*`") + section(CLI, "The pipeline")
+        for option in command.params:
+            if option.param_type_name == "option" and option.name != "help":
+                assert f"`{option.opts[0]}" in explained, f"{name}: {option.opts[0]}"
 
 
 def test_a_dump_in_the_format_page_is_not_the_golden_files() -> None:

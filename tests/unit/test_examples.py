@@ -11,6 +11,9 @@ import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
 
+#: Needs Spark, and is run with it: `tests/pipeline/test_example.py`.
+ON_SPARK = EXAMPLES / "pipeline.py"
+
 #: Runs a script as `python SCRIPT` does, where the packages of the other extras cannot be imported.
 LIGHTLY = """
 import runpy, sys
@@ -34,7 +37,9 @@ def run(script: Path, place: Path) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("script", sorted(EXAMPLES.glob("*.py")), ids=lambda path: path.name)
+@pytest.mark.parametrize(
+    "script", sorted(set(EXAMPLES.glob("*.py")) - {ON_SPARK}), ids=lambda path: path.name
+)
 def test_an_example_fails_complains_or_leaves_something_behind(script: Path, tmp_path: Path) -> None:
     done = run(script, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")

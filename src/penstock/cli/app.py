@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import exchange, journal, queues, work
+from penstock.cli import exchange, journal, pipeline, queues, work
 
 app = typer.Typer(
     name="penstock",
@@ -20,6 +20,7 @@ app = typer.Typer(
 for part in (exchange, queues, work):
     app.add_typer(part.app)
 app.add_typer(journal.app, name="journal")
+app.add_typer(pipeline.app, name="pipeline")
 
 
 def _print_version(wanted: bool) -> None:

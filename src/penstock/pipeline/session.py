@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
+import warnings
+from pathlib import Path
 from typing import Any, Final
 
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkRuntimeError
+from pyspark.java_gateway import launch_gateway
+from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
+from penstock.errors import PenstockError
 from penstock.pipeline import java, progress
 from penstock.pipeline.source import PenstockDataSource
 
@@ -35,22 +43,48 @@ def register(spark: SparkSession) -> SparkSession:
     return spark
 
 
-def session(name: str = "penstock", master: str | None = None, **conf: Any) -> SparkSession:
+def session(
+    name: str = "penstock", master: str | None = None, *, log: str | Path | None = None, **conf: Any
+) -> SparkSession:
     """A session that knows Penstock, with Spark's settings by their names: `session(**{"spark.driver.memory": "4g"})`.
 
-    Under `spark-submit` it is the one that was submitted. Otherwise it runs on this machine, unless `master` names a cluster.
+    Under `spark-submit` it is the one that was submitted. Otherwise it runs on this machine, unless `master` names a cluster. With `log`, whatever Spark and its workers have to
+    say goes into that file, and not to stderr.
     """
-    builder = SparkSession.builder.appName(name)
-    settings = dict(_QUIET)
+    settings = {"spark.app.name": name, **_QUIET}
     if "PYSPARK_GATEWAY_PORT" not in os.environ:  # spark-submit has chosen these already
         java.prepare()
         master = master or os.environ.get("SPARK_MASTER") or "local[*]"
         if master.startswith("local"):
             settings |= _LOCAL
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # where Penstock is installed
-        builder = builder.master(master)
-    elif master is not None:
-        builder = builder.master(master)
-    for key, value in {**settings, **conf}.items():
+    if master is not None:
+        settings["spark.master"] = master
+    settings |= conf
+    if log is not None:
+        _divert(Path(log), settings)
+    builder = SparkSession.builder
+    for key, value in settings.items():
         builder = builder.config(key, value)
     return register(builder.getOrCreate())
+
+
+def _divert(log: Path, settings: dict[str, Any]) -> None:
+    """Start Spark's process with its output in a file, and have PySpark itself say nothing beside what it raises."""
+    for told_by in (
+        "DataFrameQueryContextLogger",
+        "SQLQueryContextLogger",
+    ):  # they print stack traces as JSON
+        PySparkLogger.getLogger(told_by).disabled = True
+    warnings.filterwarnings("ignore", module="pyspark")
+    if SparkContext._gateway is not None or "PYSPARK_GATEWAY_PORT" in os.environ:
+        return  # it runs already, and writes where it was told to
+    given = SparkConf(loadDefaults=False)
+    for key, value in settings.items():
+        given.set(key, str(value))
+    with log.open("ab") as out:
+        try:
+            gateway = launch_gateway(given, {"stdout": out, "stderr": subprocess.STDOUT})  # type: ignore[no-untyped-call]
+        except PySparkRuntimeError as error:
+            raise PenstockError("Spark does not start") from error
+    SparkContext._ensure_initialized(gateway=gateway)

@@ -1,0 +1,240 @@
+"""`penstock pipeline …`: jobs on Spark over a broker's directory. Spark is only imported by a command that runs it."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+from penstock.cli import INTERRUPTED, output
+from penstock.cli.owning import Json
+from penstock.cli.spark import Conf, Master, sparking
+
+if TYPE_CHECKING:
+    from penstock.pipeline.audit import Audit
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="rich",
+    help='Jobs on Spark over what a broker holds. They need pip install "penstock[spark]"; the broker may run meanwhile.',
+)
+
+Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The broker's directory.", show_default=False)]
+Namespace = Annotated[str, typer.Option(help="The namespace.")]
+Everywhere = Annotated[str, typer.Option("--namespace", help="Only this namespace; * for all.")]
+Topics = Annotated[
+    str | None, typer.Option("--topic", metavar="TOPIC[,TOPIC]", help="Only these queues or topics.")
+]
+
+#: Exit code of an audit that found something.
+BREACHES = 1
+
+#: What is told of each group.
+COUNTS = ("published", "stored", "cleaned", "pending", "settled")
+
+
+@app.command()
+def run(
+    file: Annotated[Path, typer.Argument(metavar="FILE.py", help="Defines transform(messages), from DataFrame to DataFrame.", show_default=False)],
+    path: Dir,
+    topic: Annotated[str, typer.Argument(metavar="TOPIC[,TOPIC]", help="Which queues or topics are read.", show_default=False)],
+    to: Annotated[str | None, typer.Option(metavar="LOG", help="Publish the result to this queue or topic.")] = None,
+    route: Annotated[bool, typer.Option("--route", help="Publish each row to where its column topic says.")] = False,
+    parquet: Annotated[Path | None, typer.Option(metavar="DIR", help="Write the result as Parquet files.")] = None,
+    target: Annotated[Path | None, typer.Option(metavar="DIR", help="The broker's directory that is published to; DIR, by default.")] = None,
+    once: Annotated[bool, typer.Option("--once", help="Work through what is there now, and end.")] = False,
+    every: Annotated[float | None, typer.Option(metavar="SECONDS", help="A batch so often; as soon as there is something, by default.")] = None,
+    max_per_batch: Annotated[int | None, typer.Option(metavar="MESSAGES", help="At most so many messages in a batch.", min=1)] = None,
+    starting: Annotated[str, typer.Option("--from", metavar="earliest|latest|JSON", help="Where the first run begins.")] = "earliest",
+    mode: Annotated[str, typer.Option(metavar="append|update", help="For aggregations: rows once final, or again whenever they change.")] = "append",
+    namespace: Namespace = "default",
+    name: Annotated[str | None, typer.Option(help="The query's name, under which its progress is kept and shown.")] = None,
+    checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Where its progress is kept.")] = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Run a transform of your own: from a log into a log, or into Parquet files. Exactly once.
+
+    FILE.py defines transform(messages), which is given a streaming DataFrame of the messages (namespace, topic, offset, id, timestamp, key,
+    payload, headers, priority, deliver_at, expires_at, target_group, dedup_id) and returns another. For a log it has a column payload, and may have key, headers,
+    priority, deliver_at, ttl and dedup_id.
+
+    It goes on until SIGTERM or Ctrl-C, which let the batch in hand finish; the second one stops it at once. Started again it goes on where it was.
+
+    Exits with 0, with 130 if it was stopped at once, and with 2 if something is wrong; if that is in FILE.py, stderr says where.
+
+    [bold]Examples[/bold]
+
+      penstock pipeline run clean.py ./data orders --to clean-orders
+
+      penstock pipeline run clean.py ./data orders --parquet ./lake/orders --once
+    """
+    with output.answering(path):
+        with sparking("run", master, conf) as spark:
+            from penstock.pipeline import transform
+
+            with batches(
+                "Transforming", None if once else f"running {file}; SIGTERM or Ctrl-C stops it"
+            ) as tell:
+                ran = transform.run(
+                    spark, file, source=path, topic=topic, to=to, route=route, parquet=parquet, target=target,
+                    once=once, every=every, max_per_batch=max_per_batch, starting=starting, mode=mode,
+                    namespace=namespace, name=name, checkpoint=checkpoint, on_progress=tell, signals=True,
+                )  # fmt: skip
+        if as_json:
+            output.print_json(ran)
+        else:
+            sys.stdout.write(f"{ran.messages:,} messages in {ran.batches:,} batches.\n")
+    raise typer.Exit(output.FINE if ran.finished else INTERRUPTED)
+
+
+@app.command()
+def archive(
+    path: Dir,
+    to: Annotated[str, typer.Argument(metavar="TO", help="The archive: a directory, or an address that Spark can write to.", show_default=False)],
+    topic: Topics = None,
+    namespace: Everywhere = "*",
+    continuous: Annotated[bool, typer.Option("--continuous", help="Go on until SIGTERM or Ctrl-C.")] = False,
+    interval: Annotated[float, typer.Option(metavar="SECONDS", help="With --continuous: a batch so often.")] = 10.0,
+    compact: Annotated[bool, typer.Option(help="Make few large files of the small ones of days that are over.")] = True,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Bring what is new into an archive of Parquet files: messages, settlements and deliveries, by namespace, topic and day. Each row once.
+
+    It may be interrupted at any point, and run again. What is archived is reported to the broker, so that a queue with retain="until-archived" may drop it.
+
+    Exits with 0, with 130 if it was interrupted, and with 2 if something is wrong.
+
+    [bold]Examples[/bold]
+
+      penstock pipeline archive ./data ./lake
+
+      penstock pipeline archive ./data ./lake --topic orders,invoices --continuous --interval 60
+    """
+    with output.answering(path):
+        with sparking("archive", master, conf) as spark:
+            from penstock.pipeline import archive as job
+            from penstock.pipeline.stopping import Stop, heeding
+
+            stop = Stop()
+            with saying("Archiving …") as say, heeding(stop) if continuous else nullcontext():
+                if continuous:
+                    output.warn(f"penstock: archiving {path}; SIGTERM or Ctrl-C stops it")
+                done = job.archive(
+                    spark, path, to, namespace=namespace, topics=names(topic), continuous=continuous, interval_s=interval,
+                    compact=compact, until=lambda: bool(stop.times),
+                    progress=lambda step: say(f"{step.what.capitalize()} {step.table}: {step.rows:,} rows, {step.files:,} files"),
+                )  # fmt: skip
+        if as_json:
+            output.print_json(done)
+            return
+        rows = ", ".join(f"{count:,} {table}" for table, count in done.rows.items() if count) or "nothing new"
+        sys.stdout.write(f"Archived {rows}; {done.files:,} files written, {done.compacted:,} compacted.\n")
+        for log in done.waiting:
+            output.warn(
+                f"penstock: {log} waits to be archived as a whole, and this archive does not hold all of it"
+            )
+
+
+@app.command()
+def audit(
+    path: Dir,
+    topic: Topics = None,
+    namespace: Everywhere = "*",
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Check that nothing is lost and nothing is there twice: every message is pending, settled, dead-lettered, expired or cleaned, in every group.
+
+    A broker may be at work in the directory meanwhile: what looks wrong is looked at twice.
+
+    Exits with 0, with 1 if there are breaches, which are printed with their offsets and ids, and with 2 if it could not be done.
+
+    [bold]Examples[/bold]
+
+      penstock pipeline audit ./data
+
+      penstock pipeline audit ./data --topic orders --json | jq '.breaches[].ids'
+    """
+    with output.answering(path):
+        with sparking("audit", master, conf) as spark:
+            from penstock.pipeline.audit import audit_directory
+
+            with saying("Auditing …") as say:
+                found = audit_directory(
+                    spark, path, namespace=namespace, topics=names(topic),
+                    progress=lambda what, done, total: say(f"Auditing: {what}", done, total),
+                )  # fmt: skip
+        if as_json:
+            output.print_json(found)
+        else:
+            _print_audit(found)
+    raise typer.Exit(output.FINE if found.ok else BREACHES)
+
+
+def _print_audit(found: Audit) -> None:
+    made = output.table("Groups", "log", "group", *COUNTS, "outcomes", right=COUNTS)
+    for one in found.groups:
+        outcomes = ", ".join(f"{what} {count:,}" for what, count in sorted(one.outcomes.items()))
+        made.add_row(
+            escape(f"{one.namespace}/{one.log}"), escape(one.group or "–"), *(f"{getattr(one, name):,}" for name in COUNTS), outcomes
+        )  # fmt: skip
+    output.console().print(made)
+    for breach in found.breaches:
+        ids = f"; ids {', '.join(map(str, breach.ids))}" if breach.ids else ""
+        sys.stdout.write(output.harmless(f"{breach}{ids}") + "\n")
+    for note in found.notes:
+        output.warn(f"penstock: {note}")
+    looked = f"{found.messages:,} messages, {found.settlements:,} settlements"
+    sys.stdout.write(
+        f"Sound: {looked}.\n" if found.ok else f"{len(found.breaches):,} breaches in {looked}.\n"
+    )
+
+
+# --- how commands talk ---
+
+
+def names(given: str | None) -> list[str] | None:
+    """What stands between commas."""
+    return None if given is None else [one.strip() for one in given.split(",")]
+
+
+@contextmanager
+def saying(what: str) -> Iterator[Callable[..., None]]:
+    """A bar on a terminal: `say(text)`, and `say(text, done, total)` where it is known how much there is."""
+    if not sys.stderr.isatty():
+        yield lambda _text, _done=0, _total=None: None
+        return
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(what, total=None)
+
+        def say(text: str, done: int = 0, total: int | None = None) -> None:
+            bar.update(task, description=escape(text), completed=done, total=total)
+
+        yield say
+
+
+@contextmanager
+def batches(what: str, greeting: str | None = None) -> Iterator[Callable[[int, int], None]]:
+    """Says that a stream has started, if it has no end, and counts its batches and rows on a terminal."""
+    with saying(f"{what} …") as say:
+
+        def tell(count: int, rows: int) -> None:
+            if count:
+                say(f"{what}: {rows:,} messages in {count:,} batches")
+            elif greeting is not None:
+                output.warn(f"penstock: {greeting}")
+
+        yield tell

@@ -1,0 +1,189 @@
+"""What `penstock pipeline …` prints, how it exits, and that neither Spark's noise nor its process is left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+from typer.testing import CliRunner, Result
+
+import penstock
+import penstock.cli.spark
+from penstock.cli.app import app
+
+COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
+LIGHT = [
+    "--master",
+    "local[1]",
+    "--conf",
+    "spark.driver.extraJavaOptions=-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+]
+
+PLAIN = "def transform(messages):\n    return messages\n"
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch, spark: SparkSession) -> None:
+    """Commands run in this process, in the session of all tests, which they leave as it is."""
+    monkeypatch.setattr(penstock.cli.spark, "_end", lambda _spark: None)
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(app, ["pipeline", *map(str, arguments)])
+
+
+def publish(data: Path, count: int = 3) -> None:
+    with penstock.open(data) as broker:
+        broker.queue("orders").publish_many([str(number).encode() for number in range(count)])
+
+
+def begun(*arguments: object, place: Path) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*COMMAND, "pipeline", *map(str, arguments), *LIGHT], env={**os.environ, "TMPDIR": str(place)}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+    )  # fmt: skip
+
+
+def java_of(process: subprocess.Popen[str]) -> int:
+    """The process of Spark's that a command has started."""
+    (found,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return int(found)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    (tmp_path / "plain.py").write_text(PLAIN)
+    return tmp_path / "plain.py"
+
+
+@pytest.mark.timeout(300)
+def test_a_run_is_noisy_or_leaves_a_process_when_it_is_told_to_stop(
+    data: Path, file: Path, tmp_path: Path
+) -> None:
+    publish(data)
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    process = begun("run", file, data, "orders", "--parquet", tmp_path / "lake", "--json", place=temporary)
+    assert process.stderr is not None
+    assert process.stderr.readline() == f"penstock: running {file}; SIGTERM or Ctrl-C stops it\n"
+    java = java_of(process)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate()
+    assert (process.returncode, err) == (0, "")
+    ran = json.loads(out)
+    assert ran["finished"]
+    assert ran["checkpoint"] == str(tmp_path / "lake" / "_checkpoint")
+    assert not Path(f"/proc/{java}").exists()
+    assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.timeout(300)
+def test_ctrl_c_leaves_a_process_or_a_traceback(data: Path, file: Path, tmp_path: Path) -> None:
+    publish(data)
+    with penstock.open(data) as broker:
+        broker.queue("slow").publish(b"x")
+    file.write_text(
+        "import threading\nfrom pyspark.sql.functions import udf\n\n@udf('string', useArrow=False)\ndef wait(payload):\n"
+        "    threading.Event().wait()\n\ndef transform(messages):\n    return messages.select(wait('payload').alias('payload'))\n"
+    )
+    process = begun("run", file, data, "slow", "--parquet", tmp_path / "lake", place=tmp_path)
+    assert process.stderr is not None
+    process.stderr.readline()
+    java = java_of(process)
+    process.send_signal(signal.SIGTERM)  # the batch never ends; and two signals of one kind may be one
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate()
+    assert (process.returncode, err) == (130, "")
+    assert not Path(f"/proc/{java}").exists()
+
+
+def test_a_run_that_ends_says_something_else(here: None, data: Path, file: Path, tmp_path: Path) -> None:
+    publish(data)
+    done = invoke("run", file, data, "orders", "--parquet", tmp_path / "lake", "--once")
+    assert (done.exit_code, done.stdout, done.stderr) == (0, "3 messages in 1 batches.\n", "")
+    again = invoke("run", file, data, "orders", "--parquet", tmp_path / "lake", "--once", "--json")
+    assert again.exit_code == 0
+    assert json.loads(again.stdout)["messages"] == 0
+
+
+def test_a_mistake_is_not_told_in_a_line(here: None, data: Path, file: Path, tmp_path: Path) -> None:
+    publish(data)
+    lake = ["--parquet", tmp_path / "lake", "--once"]
+    file.write_text("def transform(messages):\n    return messages.select('nothing')\n")
+    done = invoke("run", file, data, "orders", *lake)
+    assert (done.exit_code, done.stdout) == (2, "")
+    assert done.stderr.startswith(f"penstock: {file}, line 2, in transform: [UNRESOLVED_COLUMN")
+    assert done.stderr.endswith("\n    return messages.select('nothing')\n")
+    for arguments, told in (
+        (["run", file, data, "nothing", *lake], f"penstock: there is no queue or topic nothing in {data}"),
+        (["run", file, tmp_path / "gone", "orders", *lake], "penstock: "),
+        (["run", file, data, "orders"], "penstock: give one target"),
+        (["audit", tmp_path / "gone"], "penstock: "),
+        (["audit", data, "--topic", "nothing"], "penstock: "),
+        (["archive", tmp_path / "gone", tmp_path / "lake"], "penstock: "),
+    ):
+        wrong = invoke(*arguments)
+        assert (wrong.exit_code, wrong.stdout) == (2, ""), arguments
+        assert wrong.stderr.startswith(told), arguments
+        assert len(wrong.stderr.splitlines()) == 1, wrong.stderr
+    assert not list(Path(tempfile.gettempdir()).glob(f"penstock-spark-{os.getpid()}-*"))
+
+
+def test_a_setting_that_is_none_starts_spark(data: Path, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def never(*_: Any, **__: Any) -> None:
+        pytest.fail("it started Spark")
+
+    monkeypatch.setattr("penstock.pipeline.session", never)
+    for wrong in ("driver.memory=4g", "spark.driver.memory"):
+        done = invoke("run", file, data, "orders", "--to", "clean", "--conf", wrong)
+        assert (done.exit_code, done.stderr) == (
+            2,
+            f"penstock: --conf {wrong!r} is not KEY=VALUE, such as spark.driver.memory=4g\n",
+        )
+
+
+def test_an_archive_says_something_else(here: None, data: Path, tmp_path: Path) -> None:
+    publish(data)
+    done = invoke("archive", data, tmp_path / "lake")
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.startswith("Archived 3 messages; ")
+    again = invoke("archive", data, tmp_path / "lake", "--json")
+    assert again.exit_code == 0
+    assert sum(json.loads(again.stdout)["rows"].values()) == 0
+
+
+def test_an_audit_exits_as_if_nothing_were_wrong(here: None, data: Path) -> None:
+    publish(data)
+    done = invoke("audit", data)
+    assert (done.exit_code, done.stderr) == (0, "")
+    assert done.stdout.endswith("Sound: 3 messages, 0 settlements.\n")
+    found = json.loads(invoke("audit", data, "--json").stdout)
+    assert (found["messages"], found["breaches"]) == (3, [])
+
+
+WITHOUT = """
+import sys
+sys.modules["pyspark"] = None
+from penstock.cli import main
+main()
+"""
+
+
+def test_without_pyspark_something_else_is_said(data: Path, file: Path) -> None:
+    for command in (["audit", data], ["run", file, data, "orders", "--to", "clean"]):
+        done = subprocess.run(
+            [sys.executable, "-c", WITHOUT, "pipeline", *map(str, command)], capture_output=True, text=True, check=False, timeout=60
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (2, "")
+        assert (
+            done.stderr
+            == 'penstock: the pipeline needs pyspark; install with: pip install "penstock[spark]"\n'
+        )
