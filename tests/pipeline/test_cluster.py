@@ -31,20 +31,17 @@ data, lake, out = sys.argv[1:]
 spark = pipeline.session("on a cluster")
 messages = spark.read.format("penstock").option("topic", "orders").option("minPartitions", 4).load(data)
 
-def where(batches):
-    import pyarrow as pa
+def where(rows):
+    import os
     import penstock
-    from pyspark import SparkFiles
-    for batch in batches:
-        count = batch.num_rows
-        yield pa.RecordBatch.from_pydict({"place": [SparkFiles.getRootDirectory()] * count, "package": [penstock.__file__] * count})
+    yield os.getcwd(), penstock.__file__
 
-places = messages.mapInArrow(where, "place string, package string").distinct().collect()
+places = messages.select("offset").rdd.mapPartitions(where).distinct().collect()
 messages.selectExpr("concat('copy of ', cast(payload as string)) payload", "key").write.format("penstock").mode("append").option("topic", "copies").save(data)
 ran = run(spark, Path(__file__).with_name("upper.py"), source=data, topic="orders", to="upper", once=True)
 into_files = run(spark, Path(__file__).with_name("upper.py"), source=data, topic="orders", parquet=lake, once=True)
 Path(out).write_text(json.dumps({
-    "master": spark.sparkContext.master, "places": sorted({row.place for row in places}), "packages": sorted({row.package for row in places}),
+    "master": spark.sparkContext.master, "places": sorted({place for place, _ in places}), "packages": sorted({package for _, package in places}),
     "ran": ran.messages, "rows": spark.read.parquet(lake).count(),
 }))
 spark.stop()
