@@ -31,8 +31,10 @@ def hold(log: Log, position: Position) -> bytes:
 def update(engine: Engine, log: Log, now_us: int | None) -> None:
     """Keep what must be kept at a time, or as far as can be said without one, and release the rest."""
     _move_floor(log, now_us)
-    wanted = min((reader.offset for reader in log.readers.values() if reader.holds), default=log.floor)
-    if log.policy.retain == "until-archived" and ARCHIVE not in log.readers:
+    waits = log.policy.retain == "until-archived"
+    held = (at.offset for name, at in log.readers.items() if at.holds or (waits and name == ARCHIVE))
+    wanted = min(held, default=log.floor)
+    if waits and ARCHIVE not in log.readers:
         wanted = 0
     wanted = min(wanted, log.floor)
     if wanted != log.kept_from:

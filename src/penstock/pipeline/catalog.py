@@ -26,6 +26,7 @@ from penstock.journal.mark import Mark
 from penstock.journal.reading import JournalReader
 from penstock.journal.section import Section
 from penstock.journal.state import DAMAGED, GIVEN_UP, State
+from penstock.policy import Policy
 from penstock.ranges import RangeSet
 
 _TELLING: Final = (METADATA, CLEANED)
@@ -38,11 +39,16 @@ class LogEntry(NamedTuple):
     namespace: str
     name: str
     kind: str
+    until_archived: bool = False
 
     @property
     def qualified(self) -> str:
         """Its name among all namespaces; no name has a slash in it."""
         return f"{self.namespace}/{self.name}"
+
+
+def _entry(number: int, namespace: str, name: str, kind: str, policy: Policy) -> LogEntry:
+    return LogEntry(number, namespace, name, kind, policy.retain == "until-archived")
 
 
 class Catalog:
@@ -64,7 +70,8 @@ class Catalog:
             self.state = State(snapshot.journal)
             self._seen = snapshot.sequence
             for log in msgspec.msgpack.decode(snapshot.state, type=Stored).logs if snapshot.state else ():
-                self.logs[log.number] = LogEntry(log.number, log.namespace, log.name, log.kind)
+                policy = msgspec.msgpack.decode(log.policy, type=Policy)
+                self.logs[log.number] = _entry(log.number, log.namespace, log.name, log.kind, policy)
         self.refresh()
 
     def refresh(self) -> Mark:
@@ -94,8 +101,8 @@ class Catalog:
                 self.logs.pop(section.log, None)
             else:
                 declared = msgspec.msgpack.decode(body, type=Declaration)
-                self.logs[section.log] = LogEntry(
-                    section.log, declared.namespace, declared.name, declared.kind
+                self.logs[section.log] = _entry(
+                    section.log, declared.namespace, declared.name, declared.kind, declared.policy
                 )
 
     # --- which logs, and where they begin and end ---

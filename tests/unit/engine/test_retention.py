@@ -217,6 +217,17 @@ def test_until_archived_drops_before_the_archive_came() -> None:
         assert kept(one.log()) == [1]
 
 
+def test_until_archived_drops_what_an_archive_has_not_that_asked_for_nothing() -> None:
+    """It was there before the policy was, and had no reason to be waited for."""
+    machine = Machine()
+    log = machine.declare()
+    log.readers[retention.ARCHIVE] = Position(0)
+    alter(machine, log, retain="until-archived")
+    machine.publish(log, b"0", b"1")
+    consume(machine, log)
+    assert kept(log) == [0, 1]
+
+
 # --- another policy ---
 
 
