@@ -22,6 +22,7 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock import limits
@@ -38,6 +39,7 @@ from penstock.engine.log import Log
 from penstock.errors import (
     BrokerClosed,
     CorruptJournal,
+    DiskFull,
     ForkedProcess,
     InvalidArgument,
     JournalFailed,
@@ -287,22 +289,25 @@ class Intake:
     # --- producers of one batch ---
 
     def _forget(self, producer: str) -> None:
-        with self._monitor.lock, self._monitor.whole:
+        with self._monitor.lock, self._monitor.whole, suppress(DiskFull):  # it is tried again
             now_us, change = self._monitor.begin()
+            self._monitor.require_room(MESSAGES, SECTION_OVERHEAD_BYTES + 4 * len(producer))
             producers.forget(self._monitor.engine, producer, now_us, change)
             if change:
                 self._monitor.record(change, sync=False)
 
     def _forget_producers(self, waiting: list[Pending]) -> None:
-        """Those of which an earlier owner had removed the manifest, and died before he forgot them."""
+        """Those of which a manifest was removed by an owner who died before he forgot them, or had no room for that."""
         if any(pending.manifest is None for pending in waiting):
             return
         here = {pending.manifest.producer for pending in waiting if pending.manifest is not None}
         with self._monitor.lock, self._monitor.whole:
             known = [name for name in self._monitor.engine.producers if name.startswith(ONLY)]
-        for name in known:
-            if name not in here:
-                self._forget(name)
+        left = [name for name in known if name not in here]
+        if left:
+            self.spool.settle()  # a manifest that a power cut brought back would be published again
+        for name in left:
+            self._forget(name)
 
 
 def _keep_up(

@@ -15,7 +15,17 @@ from hypothesis import strategies as st
 from penstock import limits
 from penstock.broker.ledger import events_of, rows_of
 from penstock.clock import ManualClock
-from penstock.engine.events import Action, Batch, Declared, Event, Leased, Outcome, Published, Settled
+from penstock.engine.events import (
+    Action,
+    Batch,
+    Declared,
+    Event,
+    Leased,
+    Outcome,
+    Produced,
+    Published,
+    Settled,
+)
 from penstock.journal.journal import Journal
 
 NOW = ManualClock.START_US
@@ -117,11 +127,13 @@ def others(draw: st.DrawFn) -> Event:
     offsets = draw(st.one_of(st.just(range(first, first + count)), scattered))
     group, consumer, time_us = draw(TEXT), draw(st.none() | TEXT), draw(st.integers(NOW, NOW + 10**12))
     attempts = draw(columns_of(st.integers(1, 9), count))
-    what = draw(st.sampled_from(["leased", "settled", "declared"]))
+    what = draw(st.sampled_from(["leased", "settled", "declared", "produced"]))
     if what == "leased":
         return Leased(3, group, offsets, attempts, consumer, time_us)
     if what == "declared":
         return Declared(3, draw(st.sampled_from(Action)), draw(TEXT), draw(st.binary(max_size=20)), time_us)
+    if what == "produced":
+        return Produced(draw(TEXT), first, count, draw(st.sampled_from([0, 1, 2])), time_us)
     due = draw(st.none() | columns_of(st.integers(NOW, NOW + 10**12), count))
     outcome = draw(st.sampled_from(Outcome))
     error = draw(st.none() | TEXT)
@@ -158,6 +170,8 @@ def _all_rows(events: list[Event]) -> list[Any]:
                 rows.append((0, log, first + row, payload, each))
         elif isinstance(event, Declared):
             rows.append((3, event))
+        elif isinstance(event, Produced):
+            rows.append((4, event))
         elif isinstance(event, Leased):
             found = plain(event)
             for offset, attempt in zip(found.offsets, found.attempts, strict=True):

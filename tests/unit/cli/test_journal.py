@@ -25,6 +25,8 @@ import penstock
 from penstock.cli.app import app
 from penstock.journal.journal import Journal
 from penstock.journal.rows import messages
+from penstock.journal.spool import Report
+from tests.unit.broker.staging import batch, spool_of
 from tests.unit.journal.specimen import Specimen, flip, make
 
 pytestmark = pytest.mark.lengthy
@@ -58,6 +60,20 @@ def process(*arguments: object, **settings: Any) -> subprocess.CompletedProcess[
 def answer(result: Result) -> Any:
     """What a command with `--json` printed: JSON, and nothing else."""
     return json.loads(result.stdout)
+
+
+# --- what others have left ---
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "repair", "dump"])
+def test_a_spool_is_taken_for_damage(tmp_path: Path, command: str) -> None:
+    path = make(tmp_path / "journal", 5).path
+    spool = spool_of(path)
+    spool.hand_in(batch(spool, 0, [{"a": [b"1"]}]))
+    spool.report(Report("r", 1))
+    before = sorted((file.name, file.read_bytes()) for file in spool.path.iterdir())
+    assert run("journal", command, path).exit_code == 0
+    assert sorted((file.name, file.read_bytes()) for file in spool.path.iterdir()) == before
 
 
 # --- info ---
