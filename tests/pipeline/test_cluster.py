@@ -18,6 +18,7 @@ import pytest
 import penstock
 
 SPARK = Path(pyspark.__file__).parent
+ORDERS = [f"order {number} {'x' * 300}" for number in range(2000)]
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 #: What is submitted: it has nothing in it that says where it runs.
@@ -124,7 +125,10 @@ def packed(path: Path) -> Path:
 def test_a_job_does_other_things_on_a_cluster_than_on_one_machine(cluster: str, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out.json"
     with penstock.open(data) as broker:
-        broker.queue("orders").publish_many([f"order {number}".encode() for number in range(2000)])
+        for part in range(0, 2000, 100):  # a partition is some commits
+            broker.queue("orders").publish_many(
+                [f"order {number}".encode() for number in range(part, part + 100)]
+            )
         broker.queue("copies")
         broker.queue("upper")
     (tmp_path / "job.py").write_text(SCRIPT)
@@ -153,7 +157,6 @@ def test_a_job_does_other_things_on_a_cluster_than_on_one_machine(cluster: str, 
     assert all("penstock.zip" in package for package in found["packages"]), "the package came from elsewhere"
     assert (found["ran"], found["rows"]) == (2000, 2000)
     with penstock.open(data) as broker:
-        orders = sorted(f"order {number}" for number in range(2000))
         for queue, change in (("copies", "copy of {}".format), ("upper", str.upper)):
             payloads = sorted(message.payload.decode() for message in broker.get_queue(queue).peek(5000))
-            assert payloads == [change(order) for order in orders]
+            assert payloads == sorted(change(order) for order in ORDERS)
