@@ -125,10 +125,10 @@ def packed(path: Path) -> Path:
 def test_a_job_does_other_things_on_a_cluster_than_on_one_machine(cluster: str, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out.json"
     with penstock.open(data) as broker:
-        for part in range(0, 2000, 100):  # a partition is some commits
-            broker.queue("orders").publish_many(
-                [f"order {number}".encode() for number in range(part, part + 100)]
-            )
+        for part in range(
+            0, len(ORDERS), 100
+        ):  # a partition is some commits, and some of the journal's strides
+            broker.queue("orders").publish_many([order.encode() for order in ORDERS[part : part + 100]])
         broker.queue("copies")
         broker.queue("upper")
     (tmp_path / "job.py").write_text(SCRIPT)
