@@ -18,6 +18,9 @@ from typer.testing import CliRunner, Result
 import penstock
 import penstock.cli.spark
 from penstock.cli.app import app
+from penstock.cli.pipeline import changed
+from penstock.errors import InvalidArgument
+from tests.unit.broker.patience import until
 
 COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
 LIGHT = [
@@ -105,6 +108,20 @@ def test_ctrl_c_leaves_a_process_or_a_traceback(data: Path, file: Path, tmp_path
     assert not Path(f"/proc/{java}").exists()
 
 
+@pytest.mark.timeout(300)
+def test_ctrl_c_while_spark_starts_leaves_a_process_or_a_traceback(data: Path, tmp_path: Path) -> None:
+    publish(data)
+    process = begun("audit", data, place=tmp_path)
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    until(lambda: bool(children.read_text().split()))
+    java = java_of(process)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate()
+    assert (process.returncode, out, err) == (130, "", "")
+    until(lambda: not Path(f"/proc/{java}").exists())  # it notices that nobody is there
+    assert not list(tmp_path.glob("penstock-spark-*"))
+
+
 def test_a_run_that_ends_says_something_else(here: None, data: Path, file: Path, tmp_path: Path) -> None:
     publish(data)
     done = invoke("run", file, data, "orders", "--parquet", tmp_path / "lake", "--once")
@@ -158,6 +175,43 @@ def test_an_archive_says_something_else(here: None, data: Path, tmp_path: Path) 
     again = invoke("archive", data, tmp_path / "lake", "--json")
     assert again.exit_code == 0
     assert sum(json.loads(again.stdout)["rows"].values()) == 0
+
+
+def test_a_replay_says_something_else(here: None, data: Path) -> None:
+    publish(data)
+    command = [
+        "replay",
+        "orders",
+        "again",
+        data,
+        "--where",
+        "offset > 0",
+        "--set",
+        "priority=7",
+        "--set",
+        "why=a test=1",
+        "--json",
+    ]
+    first, second = (json.loads(invoke(*command).stdout) for _ in range(2))
+    assert (first["written"], first["messages"], first["resumed"]) == (2, 2, False)
+    assert (second["written"], second["resumed"]) == (0, True)
+    with penstock.open(data) as broker:
+        found = broker.get_queue("again").peek(10)
+    assert sorted((message.payload, message.priority, message.headers["why"]) for message in found) == [
+        (b"1", 7, "a test=1"), (b"2", 7, "a test=1")
+    ]  # fmt: skip
+    wrong = invoke("replay", "orders", "again", data, "--where", "ofset > 0")
+    assert (wrong.exit_code, wrong.stdout) == (2, "")
+    assert "penstock: where: " in wrong.stderr
+
+
+def test_what_is_set_is_taken_for_something_else() -> None:
+    assert changed(["a=b=c", "priority=3", "headers.priority=x", "e="], ["gone"]) == (
+        {"gone": None, "a": "b=c", "priority": "x", "e": ""}, 3
+    )  # fmt: skip
+    for wrong in ("a", "=b", "priority=high", "priority=-1"):
+        with pytest.raises(InvalidArgument, match="--set"):
+            changed([wrong], [])
 
 
 def test_an_audit_exits_as_if_nothing_were_wrong(here: None, data: Path) -> None:

@@ -18,6 +18,7 @@ import pytest
 import penstock
 
 SPARK = Path(pyspark.__file__).parent
+ORDERS = [f"order {number} {'x' * 300}" for number in range(2000)]
 LIGHT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto"
 
 #: What is submitted: it has nothing in it that says where it runs.
@@ -31,20 +32,17 @@ data, lake, out = sys.argv[1:]
 spark = pipeline.session("on a cluster")
 messages = spark.read.format("penstock").option("topic", "orders").option("minPartitions", 4).load(data)
 
-def where(batches):
-    import pyarrow as pa
+def where(rows):
+    import os
     import penstock
-    from pyspark import SparkFiles
-    for batch in batches:
-        count = batch.num_rows
-        yield pa.RecordBatch.from_pydict({"place": [SparkFiles.getRootDirectory()] * count, "package": [penstock.__file__] * count})
+    yield os.getcwd(), penstock.__file__
 
-places = messages.mapInArrow(where, "place string, package string").distinct().collect()
+places = messages.select("offset").rdd.mapPartitions(where).distinct().collect()
 messages.selectExpr("concat('copy of ', cast(payload as string)) payload", "key").write.format("penstock").mode("append").option("topic", "copies").save(data)
 ran = run(spark, Path(__file__).with_name("upper.py"), source=data, topic="orders", to="upper", once=True)
 into_files = run(spark, Path(__file__).with_name("upper.py"), source=data, topic="orders", parquet=lake, once=True)
 Path(out).write_text(json.dumps({
-    "master": spark.sparkContext.master, "places": sorted({row.place for row in places}), "packages": sorted({row.package for row in places}),
+    "master": spark.sparkContext.master, "places": sorted({place for place, _ in places}), "packages": sorted({package for _, package in places}),
     "ran": ran.messages, "rows": spark.read.parquet(lake).count(),
 }))
 spark.stop()
@@ -127,7 +125,10 @@ def packed(path: Path) -> Path:
 def test_a_job_does_other_things_on_a_cluster_than_on_one_machine(cluster: str, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out.json"
     with penstock.open(data) as broker:
-        broker.queue("orders").publish_many([f"order {number}".encode() for number in range(2000)])
+        for part in range(
+            0, len(ORDERS), 100
+        ):  # a partition is some commits, and some of the journal's strides
+            broker.queue("orders").publish_many([order.encode() for order in ORDERS[part : part + 100]])
         broker.queue("copies")
         broker.queue("upper")
     (tmp_path / "job.py").write_text(SCRIPT)
@@ -156,7 +157,6 @@ def test_a_job_does_other_things_on_a_cluster_than_on_one_machine(cluster: str, 
     assert all("penstock.zip" in package for package in found["packages"]), "the package came from elsewhere"
     assert (found["ran"], found["rows"]) == (2000, 2000)
     with penstock.open(data) as broker:
-        orders = sorted(f"order {number}" for number in range(2000))
         for queue, change in (("copies", "copy of {}".format), ("upper", str.upper)):
             payloads = sorted(message.payload.decode() for message in broker.get_queue(queue).peek(5000))
-            assert payloads == [change(order) for order in orders]
+            assert payloads == sorted(change(order) for order in ORDERS)

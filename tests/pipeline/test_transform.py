@@ -130,7 +130,7 @@ def test_an_error_of_an_expression_does_not_point_into_the_file(
     assert "SQLSTATE" not in str(caught.value)
 
 
-WRONG = {
+WRONG: dict[str, tuple[Any, ...]] = {
     "no-file": (None, "there is no file "),
     "not-closed": ("def transform(m):\n    return m.limit(\n", "line 2: SyntaxError: '(' was never closed"),
     "not-there": ("\nimport nowhere_to_be_found\n", "line 2: ModuleNotFoundError: No module named 'nowhere_to_be_found'"),
@@ -149,6 +149,15 @@ WRONG = {
         "def inner(m):\n    return m.select('kee')\n\ndef transform(m):\n    return inner(m)\n",
         "line 2, in inner: [UNRESOLVED_COLUMN.WITH_SUGGESTION] A column, variable, or function parameter with name `kee`",
     ),
+    "no-payload": ("def transform(m):\n    return m.select('key')\n", "line 1, in transform: there is no column 'payload'", "clean"),
+    "a-strange-column": (
+        "\ndef transform(m):\n    return m.withColumnRenamed('key', 'kee')\n",
+        "line 2, in transform: the penstock sink has no column 'kee'", "clean",
+    ),
+    "a-strange-type": (
+        "def transform(m):\n    return m.withColumn('priority', m.payload)\n",
+        "line 1, in transform: column 'priority' is of type binary", "clean",
+    ),
     "aggregate": (
         "def transform(m):\n    return m.groupBy('key').count()\n",
         "line 1, in transform: what transform returns cannot be used: [STREAMING_OUTPUT_MODE.UNSUPPORTED_OPERATION]",
@@ -160,13 +169,13 @@ WRONG = {
 def test_a_wrong_file_is_not_refused_with_its_line(
     spark: SparkSession, data: Path, tmp_path: Path, kind: str
 ) -> None:
-    text, told = WRONG[kind]
+    text, told, *to = WRONG[kind]
     publish(data, 1)
     file = tmp_path / f"{kind}.py"
     if text is not None:
         file.write_text(text)
     with pytest.raises(InvalidArgument) as caught:
-        to_parquet(spark, file, data)
+        to_parquet(spark, file, data, **({"parquet": None, "to": to[0]} if to else {}))
     assert told in str(caught.value)
     assert str(file) in str(caught.value)
     assert "Traceback" not in str(caught.value)
@@ -207,3 +216,68 @@ def test_a_checkpoint_of_another_run_is_taken_for_ones_own(
     with pytest.raises(InvalidArgument, match="another run has written to"):
         to_parquet(spark, plain, data, checkpoint=data.parent / "fresh")
     assert stored(spark, data) == [0]
+
+
+# --- into logs ---
+
+ROUTED = """
+    from pyspark.sql import functions as F
+
+    def transform(messages):
+        return messages.withColumn("topic", F.when(messages["offset"] % 2 == 0, "even").otherwise("odd"))
+"""
+
+
+def payloads(data: Path, queue: str) -> list[int]:
+    with penstock.open(data) as broker:
+        return sorted(int(message.payload) for message in broker.get_queue(queue).peek(1000))
+
+
+def test_a_log_gets_a_message_twice_or_not_at_all(spark: SparkSession, data: Path, plain: Path) -> None:
+    with penstock.open(data) as broker:
+        for number in range(10):
+            broker.queue("orders").publish(
+                str(number).encode(), key=f"k{number}", headers={"n": str(number)}, priority=number
+            )
+    first = run(spark, plain, source=data, topic="orders", to="clean", once=True, max_per_batch=4)
+    assert (first.name, first.checkpoint) == ("plain-clean", str(data / "pipeline" / "plain-clean"))
+    assert first.batches == 3
+    publish(data, 10)
+    with penstock.open(data):  # a broker at work: the batch goes through its spool
+        again = run(spark, plain, source=data, topic="orders", to="clean", once=True)
+    assert again.messages == 1
+    assert payloads(data, "clean") == list(range(11))
+    with penstock.open(data) as broker:
+        seventh = next(message for message in broker.get_queue("clean").peek(100) if message.payload == b"7")
+    assert (seventh.key, seventh.headers, seventh.priority) == ("k7", {"n": "7"}, 7)
+
+
+def test_a_run_that_is_stopped_at_once_doubles_or_loses_something(
+    spark: SparkSession, data: Path, plain: Path
+) -> None:
+    publish(data, *range(60))
+    stop = Stop()
+
+    def tell(_batches: int, rows: int) -> None:
+        if rows and not stop.times:
+            stop.ask()
+            stop.ask()
+
+    stopped = run(
+        spark, plain, source=data, topic="orders", to="clean", max_per_batch=2, on_progress=tell, stop=stop
+    )
+    assert not stopped.finished
+    assert stopped.messages < 60
+    assert run(spark, plain, source=data, topic="orders", to="clean", once=True).finished
+    assert payloads(data, "clean") == list(range(60))
+
+
+def test_rows_are_not_routed_by_their_column(spark: SparkSession, data: Path, tmp_path: Path) -> None:
+    publish(data, *range(6))
+    file = written(tmp_path / "routing.py", ROUTED)
+    target = tmp_path / "another"
+    with penstock.open(target):
+        pass
+    run(spark, file, source=data, topic="orders", route=True, target=target, once=True)
+    assert payloads(target, "even") == [0, 2, 4]
+    assert payloads(target, "odd") == [1, 3, 5]

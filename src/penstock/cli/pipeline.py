@@ -16,6 +16,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from penstock.cli import INTERRUPTED, output
 from penstock.cli.owning import Json
 from penstock.cli.spark import Conf, Master, sparking
+from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
     from penstock.pipeline.audit import Audit
@@ -144,6 +145,77 @@ def archive(
             output.warn(
                 f"penstock: {log} waits to be archived as a whole, and this archive does not hold all of it"
             )
+
+
+@app.command()
+def replay(
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="An archive's directory, or a log of DIR such as orders or orders.dlq.", show_default=False)],
+    into: Annotated[str, typer.Argument(metavar="LOG", help="The queue or topic that is published to.", show_default=False)],
+    path: Dir,
+    topic: Annotated[str | None, typer.Option(metavar="TOPIC[,TOPIC]", help="Only these of an archive.")] = None,
+    where: Annotated[str | None, typer.Option(metavar="SQL", help="Only messages for which this is true, by Spark's SQL.")] = None,
+    changes: Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Give them this header, or with priority=N this priority; may be given again.")] = None,
+    unset: Annotated[list[str] | None, typer.Option(metavar="NAME", help="Leave this header out; may be given again.")] = None,
+    rate: Annotated[float | None, typer.Option(metavar="PER_SECOND", help="At most so many in a second.")] = None,
+    namespace: Namespace = "default",
+    source_dir: Annotated[Path | None, typer.Option(metavar="DIR", help="The broker's directory that the log SOURCE is in; DIR, by default.")] = None,
+    source_namespace: Annotated[str | None, typer.Option(help="The namespace of what is replayed, if it is another one.")] = None,
+    replay_id: Annotated[str | None, typer.Option("--id", metavar="ID", help="What makes it another replay than one with the same arguments.")] = None,
+    state: Annotated[str | None, typer.Option(metavar="DIR", help="Where its plan is kept.")] = None,
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Publish messages again: from an archive, a log, or its dead letters, into a log. Each message once, however often it is started.
+
+    What is meant is settled when it begins for the first time; the same command, run again, goes on where it was, and does nothing once it is done. With another --id it is
+    another replay.
+
+    Exits with 0, with 130 if it was interrupted, and with 2 if something is wrong.
+
+    [bold]Examples[/bold]
+
+      penstock pipeline replay ./lake orders ./data --topic orders --where "day = '2026-11-16' AND key = 'k7'" --rate 500
+
+      penstock pipeline replay orders.dlq orders ./data --where "headers['x-error'] LIKE '%timeout%'" --set priority=10 --set again=yes
+    """
+    with output.answering(path):
+        headers, priority = changed(changes or [], unset or [])
+        with sparking("replay", master, conf) as spark:
+            from penstock.pipeline.replay import replay as job
+
+            with saying("Planning …") as say:
+                done = job(
+                    spark, source, into, path, topics=names(topic), where=where, set_headers=headers, set_priority=priority,
+                    rate=rate, namespace=namespace, source_path=source_dir, source_namespace=source_namespace, id=replay_id, state=state,
+                    progress=lambda sent: say("Replaying", sent.messages, sent.of_messages),
+                )  # fmt: skip
+        if as_json:
+            output.print_json(done)
+        else:
+            before = f"; {done.messages - done.written:,} were published before" if done.resumed else ""
+            sys.stdout.write(
+                f"Published {done.written:,} of {done.messages:,} messages{before}. Its id is {done.id}.\n"
+            )
+
+
+def changed(given: list[str], unset: list[str]) -> tuple[dict[str, str | None], int | None]:
+    """The headers and the priority that `--set` and `--unset` name. A header called priority is headers.priority."""
+    headers: dict[str, str | None] = dict.fromkeys(unset)
+    priority = None
+    for one in given:
+        name, equals, value = one.partition("=")
+        if not equals or not name:
+            raise InvalidArgument(f"--set {one!r} is not NAME=VALUE, such as type=order or priority=10")
+        if name != "priority":
+            headers[name.removeprefix("headers.")] = value
+        elif value.isascii() and value.isdigit():
+            priority = int(value)
+        else:
+            raise InvalidArgument(
+                f"--set {one!r}: a priority is a whole number; a header of that name is headers.priority"
+            )
+    return headers, priority
 
 
 @app.command()

@@ -7,6 +7,7 @@ with the command, however that ends: it reads from a pipe that only the command 
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 import tempfile
@@ -50,6 +51,8 @@ def sparking(what: str, master: str | None, conf: list[str] | None) -> Iterator[
     try:
         with _waiting("Starting Spark …"):
             spark = pipeline.session(f"penstock {what}", master, log=log, **settings)
+        # Spark's own handler talks to its process from within whatever was interrupted; here it is enough to end it.
+        signal.signal(signal.SIGINT, signal.default_int_handler)
         yield spark
     except (PenstockError, *failure.FROM_SPARK) as error:
         told = failure.told(error)

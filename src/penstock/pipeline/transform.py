@@ -35,7 +35,7 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.names import check_name
-from penstock.pipeline import failure
+from penstock.pipeline import failure, sink
 from penstock.pipeline.failure import FROM_SPARK, Place
 from penstock.pipeline.stopping import Stop, heeding
 
@@ -281,16 +281,15 @@ class _Job(msgspec.Struct):
             for column in result.columns
             if column not in _OF_THE_SOURCE and (self.route or column != "topic")
         ]
-        if "payload" not in kept:
-            raise at.blames(
-                f"{FUNCTION} returned no column payload, only {', '.join(result.columns) or 'none'}"
-            )
-        if self.route and "topic" not in kept:
-            raise at.blames(f"{FUNCTION} returned no column topic, which is to say where each row goes")
-        written = result.select(*(f"`{column}`" for column in kept)).writeStream.format("penstock")
+        written = result.select(*("`" + column.replace("`", "``") + "`" for column in kept))
+        try:
+            sink.check_schema(written.schema, self.to)
+        except InvalidArgument as error:
+            raise at.blames(str(error)) from None
+        writer = written.writeStream.format("penstock")
         if self.to is not None:
-            written = written.option("topic", self.to)
-        return written.option("namespace", self.namespace).option("path", self.target)
+            writer = writer.option("topic", self.to)
+        return writer.option("namespace", self.namespace).option("path", self.target)
 
     def checkpoint(self, given: str | Path | None) -> str:
         """Where the query's progress is kept, if that fits this job."""
