@@ -23,6 +23,8 @@ from benchmarks.rounds import contest, rate
 from benchmarks.session import Question, Session, main
 from penstock import pipeline
 from penstock.pipeline import options
+from penstock.pipeline.archive import archive
+from penstock.pipeline.audit import audit_directory
 from penstock.pipeline.source import BatchReader, PenstockDataSource
 
 BATCH: Final = 1000
@@ -38,7 +40,8 @@ WARM_UP: Final = 10
 
 
 def started() -> SparkSession:
-    return pipeline.session("benchmarks", **{"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": 4})
+    settings: dict[str, Any] = {"spark.driver.memory": "4g", "spark.sql.shuffle.partitions": 4}
+    return pipeline.session("benchmarks", **settings)
 
 
 def payloads(batch: int) -> list[bytes]:
@@ -135,7 +138,7 @@ def archiving(session: Session) -> Iterator[Answer]:
 
     def ours() -> None:
         shutil.rmtree(out / "archive", ignore_errors=True)
-        pipeline.archive(spark, data, out / "archive", tables=("messages",))
+        archive(spark, data, out / "archive", tables=("messages",))
 
     def theirs() -> None:
         shutil.rmtree(out / "copy", ignore_errors=True)
@@ -239,7 +242,7 @@ def auditing(session: Session) -> Iterator[Answer]:
     seconds = []
     for _ in range(ROUNDS):
         begun = time.perf_counter()
-        found = pipeline.audit_directory(spark, data)
+        found = audit_directory(spark, data)
         seconds.append(time.perf_counter() - begun)
         if not found.ok:
             raise AssertionError(found)
