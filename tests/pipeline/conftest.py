@@ -24,7 +24,10 @@ QUICK: dict[str, Any] = {
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     warehouse = tmp_path_factory.mktemp("warehouse")
     found = pipeline.session(
-        "tests", "local[2]", **QUICK, **{"spark.sql.warehouse.dir": str(warehouse), "spark.local.dir": str(warehouse)}
+        "tests",
+        "local[2]",
+        **QUICK,
+        **{"spark.sql.warehouse.dir": str(warehouse), "spark.local.dir": str(warehouse)},
     )
     yield found
     found.stop()
