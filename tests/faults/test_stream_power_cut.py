@@ -34,7 +34,7 @@ def _cut_again_and_again(disk: Disk, cuts: int, durability: str) -> None:
     checkpoint = None
     read: list[tuple[int, bytes]] = []
     for life in range(cuts):
-        command = [sys.executable, "-m", "tests.pipeline.busy", str(path), str(life), durability]
+        command = [sys.executable, "-m", "tests.pipeline.publisher", str(path), str(life), durability]
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as child:
             assert child.stdout is not None
             for batch in range(30):

@@ -16,7 +16,7 @@ from pyspark.sql import functions as f
 
 import penstock
 from penstock.pipeline.progress import Place, Reporter
-from tests.pipeline.busy import BATCH
+from tests.pipeline.publisher import BATCH
 
 
 def read(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
@@ -127,7 +127,7 @@ def test_a_stream_reads_each_message_once_while_a_broker_rotates_cleans_and_cras
     said: list[str] = []
     for life in range(3):
         with subprocess.Popen(
-            [sys.executable, "-m", "tests.pipeline.busy", str(data), str(life)],
+            [sys.executable, "-m", "tests.pipeline.publisher", str(data), str(life)],
             stdout=subprocess.PIPE,
             text=True,
         ) as child:

@@ -212,6 +212,11 @@ class BatchReader(DataSourceReader):
         self._oldest_us: int | None = None
         self._newest_us: int | None = None
 
+    @property
+    def is_of_messages(self) -> bool:
+        """Of what was published, not of what happened to it."""
+        return self._options.table.kind is MESSAGES
+
     def partitions(self) -> list[InputPartition]:
         options, catalog = self._options, Catalog(self._options.path)
         logs = _chosen(catalog, options)
