@@ -274,7 +274,7 @@ def test_a_busy_directory_has_no_breach(spark: SparkSession, data: Path) -> None
     whole = {(one.log, one.group): one for one in report.groups if one.namespace == "default"}
     with penstock.open(data) as broker:
         for group in ("all", "eu"):
-            assert whole["events", group].pending == broker.topic("events").subscription(group).lag
+            assert whole["events", group].pending == broker.topic("events").subscription(group).lag()
 
 
 def test_no_false_alarm_beside_a_broker_that_works_and_is_killed(spark: SparkSession, data: Path) -> None:
