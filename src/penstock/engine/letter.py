@@ -32,7 +32,7 @@ FIRST_FAILURE: Final = "x-first-failure"
 LAST_FAILURE: Final = "x-last-failure"
 
 #: What a message loses when it goes back: all but where it came from.
-_OF_THE_FAILURE: Final = frozenset(
+OF_THE_FAILURE: Final = frozenset(
     {ORIGIN, ORIGIN_GROUP, REASON, ERROR, ATTEMPTS, FIRST_FAILURE, LAST_FAILURE}
 )
 
@@ -73,7 +73,7 @@ def is_letter(headers: Mapping[str, str] | None) -> bool:
 
 def headers_back(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of a dead letter that goes back: its own ones, and the id that it had."""
-    return {name: value for name, value in headers.items() if name not in _OF_THE_FAILURE}
+    return {name: value for name, value in headers.items() if name not in OF_THE_FAILURE}
 
 
 def error_text(error: object) -> str | None:

@@ -39,7 +39,7 @@ from penstock.journal.files import Files
 from penstock.journal.kinds import MESSAGES
 from penstock.journal.spool import Report, Spool
 from penstock.names import check_name
-from penstock.pipeline import schema
+from penstock.pipeline import failure, schema
 from penstock.pipeline.catalog import Catalog, LogEntry
 from penstock.pipeline.changes import Changes, Total
 from penstock.pipeline.hadoop import Entry, Folder
@@ -399,7 +399,8 @@ class Job:
         try:
             yield queries
         except Exception as error:
-            raise (self._failure or error) from None
+            cause = self._failure or error
+            raise (failure.told(cause) if isinstance(cause, failure.FROM_SPARK) else cause) from None
         finally:
             for query in queries:
                 query.stop()

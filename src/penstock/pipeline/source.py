@@ -221,7 +221,7 @@ class BatchReader(DataSourceReader):
                 yield one
 
     def _takes_over(self, one: Filter) -> bool:
-        column = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else None
+        column = one.attribute[0] if len(getattr(one, "attribute", ())) == 1 else None  # type: ignore[attr-defined]
         if column in _NAMING and isinstance(one, EqualTo | In):
             values = {one.value} if isinstance(one, EqualTo) else set(one.value)
             self._names[column] = self._names.get(column, values) & values
