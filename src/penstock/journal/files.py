@@ -206,7 +206,9 @@ class Files:
 
     def heard(self, bell: socket.socket, seconds: float) -> bool:
         """Wait until the bell rings, or for so long; whether it rang. All ringing up to now is heard then."""
-        if not select.select([bell], [], [], seconds)[0]:
+        waiting = select.poll()  # unlike `select`, it takes any descriptor, however many a server has open
+        waiting.register(bell, select.POLLIN)
+        if not waiting.poll(seconds * 1000):
             return False
         with contextlib.suppress(BlockingIOError):
             while True:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
+import resource
+import socket
 from pathlib import Path
 
 import pytest
@@ -279,6 +282,21 @@ def test_handing_in_on_a_failing_disk_leaves_half_a_manifest(tmp_path: Path, kin
 
 
 # --- the bell ---
+
+
+def test_a_bell_is_not_heard_where_many_files_are_open(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < 2000:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (min(4000, hard), hard))
+    bell = Files().listen(tmp_path)
+    assert bell is not None
+    try:
+        with socket.socket(fileno=fcntl.fcntl(bell.fileno(), fcntl.F_DUPFD_CLOEXEC, 1500)) as high:
+            Files().ring(tmp_path)
+            assert Files().heard(high, 0)
+    finally:
+        bell.close()
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_nobody_hears_the_bell(tmp_path: Path) -> None:
