@@ -214,6 +214,11 @@ class BatchReader(DataSourceReader):
         self._oldest_us: int | None = None
         self._newest_us: int | None = None
 
+    @property
+    def is_of_messages(self) -> bool:
+        """Of what was published, not of what happened to it."""
+        return self._options.table.kind is MESSAGES
+
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
         """Take over what can be applied exactly; by times only segments are chosen, so these filters go back to Spark."""
         for one in filters:
