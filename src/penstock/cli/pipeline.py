@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help='Jobs on Spark over what a broker holds. They need pip install "penstock[spark]"; the broker may run meanwhile.',
+    help='Jobs on Spark over what a broker holds. They need pip install "penstock\\[spark]"; the broker may run meanwhile.',
 )
 
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The broker's directory.", show_default=False)]
