@@ -51,12 +51,12 @@ def trade(directory: Path) -> None:
 
 def look(spark: SparkSession, directory: Path) -> None:
     """Tables, read in place: no broker is needed, and none would notice."""
-    read = spark.read.format("penstock").option("topic", "orders")
-    messages = read.option("columns", "key,payload").load(str(directory))
+    source = spark.read.format("penstock").option("topic", "orders")
+    messages = source.option("columns", "key,payload").load(str(directory))
     euros = messages.selectExpr("key", "from_json(cast(payload AS string), 'euros INT').euros AS euros")
     for row in euros.groupBy("key").sum("euros").orderBy("key").collect():
         print(f"{row['key']} has ordered for {row['sum(euros)']:,} euros")
-    settlements = read.option("table", "settlements").load(str(directory))
+    settlements = source.options(table="settlements", columns="outcome").load(str(directory))
     outcomes = {row.outcome: row["count"] for row in settlements.groupBy("outcome").count().collect()}
     print(f"what became of the orders: {dict(sorted(outcomes.items()))}")
 

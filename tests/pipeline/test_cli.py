@@ -17,6 +17,7 @@ from typer.testing import CliRunner, Result
 
 import penstock
 import penstock.cli.spark
+from penstock.cli import output
 from penstock.cli.app import app
 from penstock.cli.pipeline import changed
 from penstock.errors import InvalidArgument
@@ -67,45 +68,55 @@ def file(tmp_path: Path) -> Path:
     return tmp_path / "plain.py"
 
 
+ENDLESS = """
+import threading
+from pyspark.sql.functions import udf
+
+@udf("string", useArrow=False)
+def wait(payload):
+    threading.Event().wait()
+
+def transform(messages):
+    return messages.select(wait("payload").alias("payload"))
+"""
+
+
 @pytest.mark.timeout(300)
-def test_a_run_is_noisy_or_leaves_a_process_when_it_is_told_to_stop(
+def test_a_run_is_noisy_or_leaves_a_process_when_it_is_stopped_at_once(
     data: Path, file: Path, tmp_path: Path
 ) -> None:
     publish(data)
+    file.write_text(ENDLESS)
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     process = begun("run", file, data, "orders", "--parquet", tmp_path / "lake", "--json", place=temporary)
     assert process.stderr is not None
     assert process.stderr.readline() == f"penstock: running {file}; SIGTERM or Ctrl-C stops it\n"
     java = java_of(process)
-    process.send_signal(signal.SIGTERM)
+    process.send_signal(signal.SIGTERM)  # the batch never ends
+    process.send_signal(signal.SIGINT)
     out, err = process.communicate()
-    assert (process.returncode, err) == (0, "")
-    ran = json.loads(out)
-    assert ran["finished"]
-    assert ran["checkpoint"] == str(tmp_path / "lake" / "_checkpoint")
+    assert (process.returncode, err) == (130, "")
+    assert not json.loads(out)["finished"]
     assert not Path(f"/proc/{java}").exists()
     assert list(temporary.iterdir()) == []
 
 
-@pytest.mark.timeout(300)
-def test_ctrl_c_leaves_a_process_or_a_traceback(data: Path, file: Path, tmp_path: Path) -> None:
+def test_a_run_that_is_told_to_stop_exits_as_if_it_had_failed(
+    here: None, data: Path, file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     publish(data)
-    with penstock.open(data) as broker:
-        broker.queue("slow").publish(b"x")
-    file.write_text(
-        "import threading\nfrom pyspark.sql.functions import udf\n\n@udf('string', useArrow=False)\ndef wait(payload):\n"
-        "    threading.Event().wait()\n\ndef transform(messages):\n    return messages.select(wait('payload').alias('payload'))\n"
-    )
-    process = begun("run", file, data, "slow", "--parquet", tmp_path / "lake", place=tmp_path)
-    assert process.stderr is not None
-    process.stderr.readline()
-    java = java_of(process)
-    process.send_signal(signal.SIGTERM)  # the batch never ends; and two signals of one kind may be one
-    process.send_signal(signal.SIGINT)
-    _, err = process.communicate()
-    assert (process.returncode, err) == (130, "")
-    assert not Path(f"/proc/{java}").exists()
+    said: list[str] = []
+
+    def warn(text: str) -> None:
+        said.append(text)
+        signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(output, "warn", warn)
+    done = invoke("run", file, data, "orders", "--parquet", tmp_path / "lake", "--json")
+    assert said == [f"penstock: running {file}; SIGTERM or Ctrl-C stops it"]
+    assert done.exit_code == 0
+    assert json.loads(done.stdout)["finished"]
 
 
 @pytest.mark.timeout(300)
@@ -212,6 +223,15 @@ def test_what_is_set_is_taken_for_something_else() -> None:
     for wrong in ("a", "=b", "priority=high", "priority=-1"):
         with pytest.raises(InvalidArgument, match="--set"):
             changed([wrong], [])
+
+
+def test_a_report_says_something_else(here: None, data: Path, tmp_path: Path) -> None:
+    publish(data)
+    done = invoke("report", data, tmp_path / "report")
+    assert (done.exit_code, done.stderr) == (0, "")
+    page = tmp_path / "report" / "report.html"
+    assert done.stdout == f"Published 3, delivered 0, acked 0, retries 0, dead 0. The page is {page}\n"
+    assert page.stat().st_size
 
 
 def test_an_audit_exits_as_if_nothing_were_wrong(here: None, data: Path) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode="rich",
-    help='Jobs on Spark over what a broker holds. They need pip install "penstock[spark]"; the broker may run meanwhile.',
+    help='Jobs on Spark over what a broker holds. They need pip install "penstock\\[spark]"; the broker may run meanwhile.',
 )
 
 Dir = Annotated[Path, typer.Argument(metavar="DIR", help="The broker's directory.", show_default=False)]
@@ -36,6 +36,9 @@ Topics = Annotated[
 
 #: Exit code of an audit that found something.
 BREACHES = 1
+
+#: What is told of a report.
+REPORTED = ("published", "delivered", "acked", "retries", "dead")
 
 #: What is told of each group.
 COUNTS = ("published", "stored", "cleaned", "pending", "settled")
@@ -216,6 +219,44 @@ def changed(given: list[str], unset: list[str]) -> tuple[dict[str, str | None], 
                 f"--set {one!r}: a priority is a whole number; a header of that name is headers.priority"
             )
     return headers, priority
+
+
+@app.command()
+def report(
+    path: Dir,
+    to: Annotated[Path, typer.Argument(metavar="TO", help="The directory that the report is written to.", show_default=False)],
+    topic: Topics = None,
+    namespace: Everywhere = "*",
+    master: Master = None,
+    conf: Conf = None,
+    as_json: Json = False,
+) -> None:  # fmt: skip
+    """Write a report: what was published, delivered, retried and given up per topic, group and minute; latencies, lag, errors, and the biggest keys.
+
+    TO gets Parquet tables, and report.html, one page with charts that opens without a network.
+
+    Exits with 0, with 130 if it was interrupted, and with 2 if something is wrong.
+
+    [bold]Examples[/bold]
+
+      penstock pipeline report ./data ./report
+
+      penstock pipeline report ./data ./report --topic orders --json | jq .dead
+    """
+    with output.answering(path):
+        with sparking("report", master, conf) as spark:
+            from penstock.pipeline.report import report_directory
+
+            with saying("Reporting …") as say:
+                done = report_directory(
+                    spark, path, to, namespace=namespace, topics=names(topic),
+                    progress=lambda what, done, total: say(f"Reporting: {what}", done, total),
+                )  # fmt: skip
+        if as_json:
+            output.print_json(done)
+        else:
+            counts = ", ".join(f"{what} {getattr(done, what):,}" for what in REPORTED)
+            sys.stdout.write(f"{counts.capitalize()}. The page is {done.page}\n")
 
 
 @app.command()

@@ -8,21 +8,17 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
 
 from penstock.errors import InvalidArgument, PenstockError
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 Master = Annotated[
     str | None,
@@ -34,19 +30,16 @@ Conf = Annotated[
     list[str] | None, typer.Option(metavar="KEY=VALUE", help="A setting of Spark's; may be given again.")
 ]
 
-#: How long Spark's process may take to end by itself. It only has to remove its temporary files.
-END_S: Final = 15
-
 
 @contextmanager
-def sparking(what: str, master: str | None, conf: list[str] | None) -> Iterator[SparkSession]:
+def sparking(what: str, master: str | None, conf: list[str] | None) -> Iterator[Any]:
     """A session for a command, and Spark's errors as Penstock's."""
     settings = dict(_setting(one) for one in conf or ())
     from penstock import pipeline  # may say what to install
     from penstock.pipeline import failure
 
     log = _log_file()
-    spark: SparkSession | None = None
+    spark = None
     kept = False
     try:
         with _waiting("Starting Spark …"):
@@ -87,25 +80,7 @@ def _waiting(text: str) -> Any:
     return Console(stderr=True).status(text) if sys.stderr.isatty() else nullcontext()
 
 
-def _end(spark: SparkSession | None) -> None:
-    """Let Spark go, and its process with it. Who was interrupted does not talk to it any more: the answer to what was interrupted may still be on its way."""
-    from pyspark import SparkContext
+def _end(spark: Any) -> None:
+    from penstock.pipeline.session import end
 
-    if spark is not None:
-        with suppress(Exception):  # it may be gone already
-            spark.stop()
-    process = getattr(SparkContext._gateway, "proc", None)
-    if isinstance(process, subprocess.Popen):
-        SparkContext._gateway = SparkContext._jvm = None
-        SparkContext._active_spark_context = None
-        _end_process(process)
-
-
-def _end_process(process: subprocess.Popen[bytes]) -> None:
-    if process.stdin is not None:
-        process.stdin.close()
-    try:
-        process.wait(END_S)
-    except subprocess.TimeoutExpired:
-        process.kill()
-        process.wait()
+    end(spark)

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import warnings
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -26,6 +27,9 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
 }
+#: How long Spark's process may take to end by itself. It only has to remove its temporary files.
+END_S: Final = 15
+
 _QUIET: Final = {
     "spark.ui.showConsoleProgress": "false",
     "spark.log.level": "ERROR",
@@ -88,3 +92,24 @@ def _divert(log: Path, settings: dict[str, Any]) -> None:
         except PySparkRuntimeError as error:
             raise PenstockError("Spark does not start") from error
     SparkContext._ensure_initialized(gateway=gateway)
+
+
+def end(spark: SparkSession | None) -> None:
+    """Let Spark go, and wait until its process has gone too.
+
+    Who was interrupted gives None, and does not talk to it any more: the answer to what was interrupted may still be on its way.
+    """
+    if spark is not None:
+        with suppress(Exception):  # it may be gone already
+            spark.stop()
+    process = getattr(SparkContext._gateway, "proc", None)
+    if not isinstance(process, subprocess.Popen):
+        return  # somebody else's
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    if process.stdin is not None:
+        process.stdin.close()  # that is what it waits for
+    try:
+        process.wait(END_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
