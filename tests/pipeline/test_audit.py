@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -171,6 +172,15 @@ def test_every_kind_of_breach_is_found_in_tables(spark: SparkSession) -> None:
     assert {("offset-twice", "c", None), ("dead-letter-twice", "e.dlq", None)} <= set(found(alone))
     assert not {"lost", "settled-twice"} & {one.kind for one in alone.breaches}
     assert alone.notes
+
+
+def test_the_page_names_every_kind() -> None:
+    text = (Path(__file__).parents[2] / "docs" / "how-to" / "audit-and-report.md").read_text()
+    assert set(
+        re.findall(
+            r"`([a-z]+(?:-[a-z]+)*)`", "\n".join(line for line in text.splitlines() if line.startswith("| `"))
+        )
+    ) >= set(KINDS)
 
 
 def _plant(path: Path, change: Callable[[Journal, Replica], None]) -> None:
