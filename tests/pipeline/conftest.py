@@ -11,36 +11,33 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import pipeline
-from tests.pipeline.plain_sink import PlainSink
 
 ROOT = Path(__file__).parents[2]
 
 QUICK: dict[str, Any] = {
+    "spark.log.level": "OFF",
     "spark.sql.shuffle.partitions": 2,
     "spark.default.parallelism": 2,
     "spark.sql.adaptive.enabled": "false",
     "spark.shuffle.compress": "false",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -Xshare:auto",
-    "spark.log.level": "OFF",
 }
 
 
 def started(**settings: Any) -> SparkSession:
-    """A session whose workers can import what tests define, and in which a task may fail three times."""
+    """A session on two cores that tries a task three times, and whose workers can import what tests define."""
     os.environ["PYTHONPATH"] = os.pathsep.join(
         [str(ROOT / "src"), str(ROOT), os.environ.get("PYTHONPATH", "")]
     )
-    found = pipeline.session("tests", "local[2, 3]", **{**QUICK, **settings})
-    found.dataSource.register(PlainSink)
-    return found
+    return pipeline.session("tests", "local[2, 3]", **{**QUICK, **settings})
 
 
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    warehouse = str(tmp_path_factory.mktemp("warehouse"))
-    found = started(**{"spark.sql.warehouse.dir": warehouse, "spark.local.dir": warehouse})
-    yield found
-    found.stop()
+    room = str(tmp_path_factory.mktemp("spark"))
+    session = started(**{"spark.sql.warehouse.dir": room, "spark.local.dir": room})
+    yield session
+    session.stop()
 
 
 @pytest.fixture

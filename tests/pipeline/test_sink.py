@@ -36,7 +36,7 @@ from penstock.pipeline import sink
 from penstock.pipeline.sink import Written
 from penstock.pipeline.staging import Staging
 
-FORMAT = "penstock-sink"
+FORMAT = "penstock"
 
 
 @pytest.fixture
@@ -307,7 +307,9 @@ def test_an_array_that_is_part_of_another_is_laid_out_wrongly(start: int) -> Non
         section.prepare(alone=True)
         parts, _ = section.encoded(None)
         read = Section(memoryview(b"".join(parts)))
-        assert arrow.array(read.column(name), kind, rows).equals(part), kind
+        column = read.column(name)
+        assert column is not None
+        assert arrow.array(column, kind, rows).equals(part), kind
     assert values_of(pa.nulls(3, pa.string()), Type.UTF8) is None
 
 

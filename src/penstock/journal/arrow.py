@@ -10,6 +10,7 @@ This is the only module of the journal that needs pyarrow and NumPy (`pip instal
 
 from __future__ import annotations
 
+import struct
 from functools import cache, lru_cache
 from typing import Any, Final
 
@@ -18,7 +19,7 @@ import pyarrow as pa
 
 from penstock.errors import CorruptJournal
 from penstock.journal.columns import CACHED_ROWS_MAX, FIXED, SEQUENCE, Buffers, Column, Encoding, Type
-from penstock.journal.kinds import Field, Kind
+from penstock.journal.kinds import Kind
 from penstock.journal.section import Section
 
 TYPES: Final[dict[int, Any]] = {
@@ -33,6 +34,7 @@ TYPES: Final[dict[int, Any]] = {
 
 _WIDTHS: Final[dict[int, Any]] = {Type.I16: np.int16, Type.I32: np.int32, Type.I64: np.int64}
 _PLAIN, _SEQUENCE = int(Encoding.PLAIN), int(Encoding.SEQUENCE)
+_ONE: Final = {kind: struct.Struct(f"<{form}").unpack_from for kind, (form, _) in FIXED.items()}
 _PAIR: Final = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())])
 
 
@@ -42,30 +44,32 @@ def schema(kind: Kind, columns: tuple[str, ...] | None = None) -> pa.Schema:
     return pa.schema([(name, TYPES[kind.fields[name].type]) for name in columns or kind.fields])
 
 
-@cache
-def _fields(kind: Kind, columns: tuple[str, ...] | None) -> list[Field]:
-    return [kind.fields[name] for name in columns or kind.fields]
-
-
-@cache
-def _names(kind: Kind, columns: tuple[str, ...] | None) -> list[str]:
-    return list(columns or kind.fields)
-
-
 def record_batch(section: Section, columns: tuple[str, ...] | None = None) -> pa.RecordBatch:
     """A section as a record batch: all its columns, or only those named."""
     kind = section.kind
     if kind is None:
         raise CorruptJournal(f"rows of kind {section.span.kind} are not known to this version of Penstock")
     found, rows = section.columns(), section.rows
-    arrays = [array(found.get(number), type_, rows) for number, type_ in _fields(kind, columns)]
-    return pa.RecordBatch.from_arrays(arrays, names=_names(kind, columns))
+    if rows <= CACHED_ROWS_MAX:
+        fields = _fields(kind, columns, rows)
+    else:
+        fields = _fields.__wrapped__(kind, columns, rows)
+    arrays = [
+        array(found[number], type_, rows) if number in found else nulls for number, type_, nulls in fields
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema(kind, columns))
 
 
-def array(column: Column | None, kind: Type, rows: int) -> Any:
+@lru_cache(maxsize=64)
+def _fields(kind: Kind, columns: tuple[str, ...] | None, rows: int) -> list[tuple[int, Type, Any]]:
+    """The number and type of each column, and what it is if it is not stored: most are all null, and batches have few lengths."""
+    wanted = [kind.fields[name] for name in columns or kind.fields]
+    nulls = {type_: pa.nulls(rows, TYPES[type_]) for _, type_ in wanted}
+    return [(number, type_, nulls[type_]) for number, type_ in wanted]
+
+
+def array(column: Column, kind: Type, rows: int) -> Any:
     """A column as an Arrow array of `rows` values."""
-    if column is None:
-        return _nulls(kind, rows) if rows <= CACHED_ROWS_MAX else pa.nulls(rows, TYPES[kind])
     if column.encoding == _PLAIN:
         return _plain(column, kind, rows)
     if column.encoding == _SEQUENCE:
@@ -74,15 +78,10 @@ def array(column: Column | None, kind: Type, rows: int) -> Any:
             return _numbers(kind, np.arange(start, start + rows, dtype=_WIDTHS[kind]))
         return _numbers(kind, np.arange(rows, dtype=_WIDTHS[kind]) * step + start)
     if kind in FIXED:
-        make = _constant if rows <= CACHED_ROWS_MAX else _constant.__wrapped__
-        return make(kind, column.numbers(1)[0], rows)
+        # Times and offsets are hardly ever the same in the next batch.
+        make = _constant if kind is not Type.I64 and rows <= CACHED_ROWS_MAX else _constant.__wrapped__
+        return make(kind, _ONE[kind](column.buffers[-1])[0], rows)
     return _repeated(_plain(column, kind, 1), rows)
-
-
-@lru_cache(maxsize=256)
-def _nulls(kind: Type, rows: int) -> Any:
-    """Most columns of most batches are all null, and batches have few lengths; arrays cannot be changed."""
-    return pa.nulls(rows, TYPES[kind])
 
 
 @lru_cache(maxsize=256)

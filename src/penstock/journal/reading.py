@@ -212,8 +212,9 @@ def stretch_frames(view: View, stretch: Stretch) -> Iterator[Frame]:
     try:
         with opened(view.directory, stretch.label) as fd:
             for frame in _good(view, fd, stretch.label, stretch.position, stretch.end, stretch.stop):
-                yield frame
-                done = frame.sequence
+                if frame.sequence > done:
+                    yield frame
+                    done = frame.sequence
     except OSError as error:
         raise MaintenanceFailed(f"segment {stretch.label.number} cannot be read: {error}") from error
     except Moved:

@@ -135,7 +135,7 @@ class Assembly:
                 array = _number(sequence, rows)
             elif name == ID and self._ids is not None:
                 array = self._ids.of(
-                    section.log, arrow.array(found.get(fields["offset"].number), fields["offset"].type, rows)
+                    section.log, arrow.array(found[fields["offset"].number], fields["offset"].type, rows)
                 )
             else:
                 array = _column(found, fields[name], kind, rows, name)
@@ -162,7 +162,7 @@ def _column(found: Mapping[int, Any], field: Field, kind: Any, rows: int, name: 
 def _within(section: Section, batch: Any, wanted: Wanted) -> Any:
     """The rows of a section whose offsets are wanted. Messages rise; what happened to them need not."""
     field = section.kind.fields["offset"]  # type: ignore[union-attr]
-    offsets = arrow.array(section.columns().get(field.number), field.type, section.rows)
+    offsets = arrow.array(section.columns()[field.number], field.type, section.rows)
     numbers = offsets.to_numpy()
     if section.kind is MESSAGES:
         start, stop = np.searchsorted(numbers, [wanted.start, wanted.stop])

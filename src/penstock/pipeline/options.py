@@ -19,6 +19,9 @@ failOnDataLoss         true: fail when messages that should be there are not; fa
 includeHeaders         true: the column `headers`
 columns                only these columns, separated by commas: others are not even read
 reader                 the name under which a stream's progress appears in the broker (default: spark.<name or id of the query>)
+pushFilters            true: filters on topic, namespace, offset and timestamp leave out what need not be read. For a DataFrame that is used in
+                       one place of one query: Spark 4.3 would apply them to every other use of it. Needs the session's setting
+                       spark.sql.python.filterPushdown.enabled. The options above do the same, at all times
 asOf                   read the journal as it was at this commit (a sequence number): two tables of one moment
 =====================  ==================================================================================================
 """
@@ -44,7 +47,7 @@ EVERYWHERE: Final = "*"
 
 _NAMES: Final = (
     "path", "table", "namespace", "topic", "topicPattern", "startingOffsets", "endingOffsets", "startingTimestamp",
-    "endingTimestamp", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "includeHeaders", "columns", "reader", "asOf",
+    "endingTimestamp", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "includeHeaders", "columns", "reader", "pushFilters", "asOf",
 )  # fmt: skip
 _SPELLING: Final = {name.lower(): name for name in _NAMES}
 
@@ -70,6 +73,7 @@ class Options(msgspec.Struct, frozen=True):
     fail_on_data_loss: bool
     reader: str | None
     as_of: int | None
+    push_filters: bool
 
     @property
     def table(self) -> Table:
@@ -104,11 +108,12 @@ class Options(msgspec.Struct, frozen=True):
     def for_stream(self) -> Options:
         """The same, if a stream can be read with it."""
         for name, given in (
-            ("endingOffsets", self.ending), ("endingTimestamp", self.ending_us), ("asOf", self.as_of)
+            ("endingOffsets", self.ending), ("endingTimestamp", self.ending_us), ("asOf", self.as_of),
+            ("pushFilters", self.push_filters or None),
         ):  # fmt: skip
             if given is not None:
                 raise InvalidArgument(
-                    f"{name} is for batches: a stream has no end; use trigger(availableNow=True) to read what is there now"
+                    f"{name} is for batches; a stream has no end: use trigger(availableNow=True) to read what is there now"
                 )
         return self
 
@@ -153,6 +158,7 @@ def parse(given: Mapping[str, str]) -> Options:
         fail_on_data_loss=_flag(known, "failOnDataLoss", default=True),
         reader=None if "reader" not in known else check_name(known["reader"], kind="reader name"),
         as_of=_count(known, "asOf"),
+        push_filters=_flag(known, "pushFilters", default=False),
     )
     if found.starting_us is not None and found.ending_us is not None and found.starting_us > found.ending_us:
         raise InvalidArgument("startingTimestamp is after endingTimestamp: exchange them")

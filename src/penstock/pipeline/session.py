@@ -17,11 +17,8 @@ from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
 from penstock.errors import PenstockError
-from penstock.pipeline import java
+from penstock.pipeline import java, progress
 from penstock.pipeline.source import PenstockDataSource
-
-#: Filters that the source can apply reach it only with this; it is a setting of the session, not of the cluster.
-PUSHDOWN: Final = "spark.sql.python.filterPushdown.enabled"
 
 #: For a session of one machine: no web page, no console noise, and nothing that listens on the network.
 _LOCAL: Final = {
@@ -45,8 +42,8 @@ def register(spark: SparkSession) -> SparkSession:
 
     Progress of its streaming queries is reported to the brokers they read from: see `penstock.pipeline.progress`.
     """
-    spark.conf.set(PUSHDOWN, "true")
     spark.dataSource.register(PenstockDataSource)
+    progress.follow(spark)
     return spark
 
 

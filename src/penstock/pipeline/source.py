@@ -50,6 +50,7 @@ from penstock.journal.reading import JournalReader
 from penstock.limits import OFFSET_MAX
 from penstock.pipeline import options as parsing
 from penstock.pipeline import schema as tables
+from penstock.pipeline import sink
 from penstock.pipeline.assembly import Assembly, Wanted
 from penstock.pipeline.catalog import Catalog, LogEntry
 from penstock.pipeline.options import EARLIEST, EVERYWHERE, LATEST, Options, Place
@@ -79,7 +80,8 @@ class PenstockDataSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         del schema
-        return BatchReader(parsing.parse(self._given).for_batch())
+        options = parsing.parse(self._given).for_batch()
+        return FilteringReader(options) if options.push_filters else BatchReader(options)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802  # Spark's name
         del schema
@@ -87,13 +89,9 @@ class PenstockDataSource(DataSource):
         return MessageStream(options) if options.table.kind is MESSAGES else EventStream(options)
 
     def writer(self, schema: StructType, overwrite: bool) -> Any:
-        from penstock.pipeline import sink
-
         return sink.writer(schema, self._given, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> Any:  # noqa: N802  # Spark's name
-        from penstock.pipeline import sink
-
         return sink.stream_writer(schema, self._given, overwrite=overwrite)
 
 
@@ -219,6 +217,42 @@ class BatchReader(DataSourceReader):
         """Of what was published, not of what happened to it."""
         return self._options.table.kind is MESSAGES
 
+    def partitions(self) -> list[InputPartition]:
+        options, catalog = self._options, Catalog(self._options.path)
+        logs = _chosen(catalog, options)
+        _require_meant(options.starting, logs, options, "startingOffsets")
+        _require_meant(options.ending, logs, options, "endingOffsets")
+        wanted = {log.number: self._wanted(catalog, log) for log in logs if self._passes(log)}
+        wanted = {number: one for number, one in wanted.items() if one.start < one.stop}
+        _require_whole(catalog, wanted, options)
+        bounds = Bounds(catalog.mark, stop=None if options.as_of is None else options.as_of + 1)
+        bounds.oldest_us, bounds.newest_us = self._oldest_us, self._newest_us
+        found = pieces(
+            catalog.reader.segments(), options.table.kind, wanted, bounds, options.min_partitions
+        ) if wanted else []  # fmt: skip
+        return list(found or [Piece([], {})])
+
+    def _passes(self, log: LogEntry) -> bool:
+        named = {"namespace": log.namespace, self._options.table.log: log.name}
+        return all(named[column] in values for column, values in self._names.items())
+
+    def _wanted(self, catalog: Catalog, log: LogEntry) -> Wanted:
+        start, stop = 0, OFFSET_MAX
+        if self._options.table.kind is MESSAGES:
+            start = _start(catalog, log, self._options, EARLIEST)
+            stop = _stop(catalog, log, self._options)
+        return Wanted(log.namespace, log.name, max(start, self._first), min(stop, self._behind))
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        return _read(self._options, partition)  # type: ignore[arg-type]
+
+
+class FilteringReader(BatchReader):
+    """One read of a table by which Spark's filters are applied before anything is read.
+
+    Only if that is asked for: Spark 4.3 keeps what a reader planned with the filters of one query, and uses it for every other query of the same DataFrame, without filters or with others.
+    """
+
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
         """Take over what can be applied exactly; by times only segments are chosen, so these filters go back to Spark."""
         for one in filters:
@@ -261,35 +295,6 @@ class BatchReader(DataSourceReader):
             self._oldest_us = moment if self._oldest_us is None else max(self._oldest_us, moment)
         if isinstance(one, EqualTo | LessThan | LessThanOrEqual):
             self._newest_us = moment if self._newest_us is None else min(self._newest_us, moment)
-
-    def partitions(self) -> list[InputPartition]:
-        options, catalog = self._options, Catalog(self._options.path)
-        logs = _chosen(catalog, options)
-        _require_meant(options.starting, logs, options, "startingOffsets")
-        _require_meant(options.ending, logs, options, "endingOffsets")
-        wanted = {log.number: self._wanted(catalog, log) for log in logs if self._passes(log)}
-        wanted = {number: one for number, one in wanted.items() if one.start < one.stop}
-        _require_whole(catalog, wanted, options)
-        bounds = Bounds(catalog.mark, stop=None if options.as_of is None else options.as_of + 1)
-        bounds.oldest_us, bounds.newest_us = self._oldest_us, self._newest_us
-        found = pieces(
-            catalog.reader.segments(), options.table.kind, wanted, bounds, options.min_partitions
-        ) if wanted else []  # fmt: skip
-        return list(found or [Piece([], {})])
-
-    def _passes(self, log: LogEntry) -> bool:
-        named = {"namespace": log.namespace, self._options.table.log: log.name}
-        return all(named[column] in values for column, values in self._names.items())
-
-    def _wanted(self, catalog: Catalog, log: LogEntry) -> Wanted:
-        start, stop = 0, OFFSET_MAX
-        if self._options.table.kind is MESSAGES:
-            start = _start(catalog, log, self._options, EARLIEST)
-            stop = _stop(catalog, log, self._options)
-        return Wanted(log.namespace, log.name, max(start, self._first), min(stop, self._behind))
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        return _read(self._options, partition)  # type: ignore[arg-type]
 
 
 # --- streams ---
@@ -355,6 +360,7 @@ class MessageStream(_Stream):
     def __init__(self, options: Options) -> None:
         super().__init__(options)
         self._checked_epoch: int | None = None
+        self._told: set[tuple[str, int]] = set()  # logs that are gone, of which it was said
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         catalog, options = self.catalog, self._options
@@ -405,16 +411,17 @@ class MessageStream(_Stream):
         return int(known[2])
 
     def _require_there(self, start: dict[str, Any], end: dict[str, Any]) -> None:
-        """Say so if what was read before is not what is there now. It can only have changed with a new life of the journal."""
+        """Say so if what was read before is not what is there now."""
         catalog = self.catalog
-        if self._checked_epoch == catalog.mark.epoch:
-            return
         for name, (number, epoch, offset) in start["logs"].items():
             now = end["logs"].get(name)
-            if now is None:
-                _lost(f"{name} was deleted since the checkpoint", self._options)
-            elif now[0] != number:
-                _lost(f"{name} was deleted and made again since the checkpoint", self._options)
+            if now is None or now[0] != number:
+                if (name, number) not in self._told:
+                    self._told.add((name, number))
+                    again = "" if now is None else " and made again"
+                    _lost(f"{name} was deleted{again} since the checkpoint", self._options)
+            elif self._checked_epoch == catalog.mark.epoch:
+                continue  # messages are replaced by others only in a new life of the journal
             elif offset > now[2] and catalog.mark.epoch > epoch:
                 _lost(
                     f"{name} was cut: the checkpoint is at offset {offset}, and the log ends at {now[2]}",
