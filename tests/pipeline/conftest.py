@@ -32,6 +32,13 @@ def started(**settings: Any) -> SparkSession:
     return pipeline.session("tests", "local[2, 3]", **{**QUICK, **settings})
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark starts processes for nearly everything: on a busy machine that takes its time."""
+    for item in items:
+        if item.path.is_relative_to(ROOT / "tests" / "pipeline") and item.get_closest_marker("timeout") is None:
+            item.add_marker(pytest.mark.timeout(600))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     room = str(tmp_path_factory.mktemp("spark"))

@@ -16,7 +16,6 @@ from penstock import limits
 from penstock.errors import InvalidArgument, MaintenanceFailed
 from penstock.journal import snapshot as snapshots
 from penstock.journal.damage import MISSING, ROT, Damage, of_bad
-from penstock.journal.directory import Directory
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
 from penstock.journal.kinds import MESSAGES, Kind
@@ -86,9 +85,13 @@ class JournalReader:
         """What each segment holds, oldest first, as of the last look at the mark."""
         return self._view.segments()
 
-    def snapshot(self) -> Snapshot | None:
-        """The newest snapshot that can be trusted."""
-        return newest_snapshot(self._view.directory)
+    def snapshots(self) -> list[int]:
+        """The sequence numbers of the snapshots that are there."""
+        return self._view.directory.contents().snapshots
+
+    def snapshot(self, sequence: int) -> Snapshot | None:
+        """The snapshot of a sequence number; None if it is damaged, or was replaced by a newer one."""
+        return snapshots.read(self._view.directory, sequence)
 
     def stretch(self, stretch: Stretch) -> Iterator[Frame]:
         """The commits of a stretch, wherever they are by now."""
@@ -224,14 +227,6 @@ def stretch_frames(view: View, stretch: Stretch) -> Iterator[Frame]:
             if frame.sequence >= stretch.stop:
                 return
             yield frame
-
-
-def newest_snapshot(directory: Directory) -> Snapshot | None:
-    """The newest snapshot that can be trusted; the owner may be replacing them."""
-    for sequence in reversed(directory.contents().snapshots):
-        if (found := snapshots.read(directory, sequence)) is not None:
-            return found
-    return None
 
 
 def offset_at(view: View, log: int, time_us: int) -> int | None:

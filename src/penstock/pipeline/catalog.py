@@ -17,15 +17,18 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from penstock import limits
+from penstock.engine import log as logs
 from penstock.engine.change import Declaration
 from penstock.engine.engine import Stored
 from penstock.engine.events import OF_THE_LOG, Action
 from penstock.errors import InvalidArgument
-from penstock.journal.kinds import CLEANED, METADATA
+from penstock.journal.kinds import CLEANED, MESSAGES, METADATA
 from penstock.journal.mark import Mark
 from penstock.journal.reading import JournalReader
 from penstock.journal.section import Section
 from penstock.journal.state import DAMAGED, GIVEN_UP, State
+from penstock.journal.view import SegmentInfo
 from penstock.policy import Policy
 from penstock.ranges import RangeSet
 
@@ -47,12 +50,20 @@ class LogEntry(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
+def _stored(log: logs.Stored) -> LogEntry:
+    policy = msgspec.msgpack.decode(log.policy, type=Policy)
+    return _entry(log.number, log.namespace, log.name, log.kind, policy)
+
+
 def _entry(number: int, namespace: str, name: str, kind: str, policy: Policy) -> LogEntry:
     return LogEntry(number, namespace, name, kind, policy.retain == "until-archived")
 
 
 class Catalog:
-    """What is known of a directory as of the last look at it. `mark` is up to where."""
+    """What is known of a directory as of the last look at it: `mark` is up to where, `segments` what was there.
+
+    `reader` is for whoever wants rows. It is not the one that looks: reading looks further, and then one would plan by two different moments.
+    """
 
     def __init__(self, path: str | Path) -> None:
         if not Path(path).is_dir():
@@ -61,37 +72,60 @@ class Catalog:
         self.logs: dict[int, LogEntry] = {}
         self.state = State()
         self.mark = Mark(0, 0, 0, 0, 0)
+        self._looking = JournalReader(path)
         self._seen = 0  # sequence
         self._told: dict[
             int, tuple[int, ...]
         ] = {}  # by generation: rows of the telling kinds that were looked at
-        snapshot = self.reader.snapshot()
-        if snapshot is not None:
-            self.state = State(snapshot.journal)
-            self._seen = snapshot.sequence
-            for log in msgspec.msgpack.decode(snapshot.state, type=Stored).logs if snapshot.state else ():
-                policy = msgspec.msgpack.decode(log.policy, type=Policy)
-                self.logs[log.number] = _entry(log.number, log.namespace, log.name, log.kind, policy)
         self.refresh()
 
     def refresh(self) -> Mark:
-        """Look again."""
-        self.mark = self.reader.mark()
+        """Look again. Commits that were not seen may be gone once two newer snapshots cover them: then all that they said is in these."""
+        for _ in range(limits.LOOKS_MAX):
+            self.mark = self._looking.mark()
+            self._take_snapshot()
+            self._take_commits()
+            older = self._looking.snapshots()[: -limits.SNAPSHOTS_KEPT + 1]
+            if not older or older[-1] <= self._seen:
+                break
+            self._told = {}
+        self._seen = max(self._seen, self.mark.sequence)
+        return self.mark
+
+    def _take_snapshot(self) -> None:
+        """Begin with the newest snapshot, if it is newer than what is known. One beyond the mark knows offsets that must not be read yet."""
+        for sequence in reversed(self._looking.snapshots()):
+            if not self._seen < sequence <= self.mark.sequence:
+                continue
+            snapshot = self._looking.snapshot(sequence)
+            if snapshot is not None:
+                self.state = State(snapshot.journal)
+                stored = msgspec.msgpack.decode(snapshot.state, type=Stored).logs if snapshot.state else []
+                self.logs = {log.number: _stored(log) for log in stored}
+                self._seen, self._told = snapshot.sequence, {}
+                return
+
+    def _take_commits(self) -> None:
+        """Go through what was committed since, if any of it says something of logs as a whole."""
         told = {
             info.label.generation: tuple(info.index.kinds.get(kind.number, 0) for kind in _TELLING)
-            for info in self.reader.segments()
+            for info in self.segments()
         }
         if told != self._told:
             for frame in self.reader.frames(self._seen, _TELLING):
                 if frame.sequence > self.mark.sequence:
                     break
-                self.state.apply(frame.spans(), lambda sections=frame.sections: sections)  # type: ignore[misc]
+                # Where logs end is in the index. What is first seen of a log may be in its middle.
+                spans = [span for span in frame.spans() if span.kind != MESSAGES.number]
+                self.state.apply(spans, lambda sections=frame.sections: sections)  # type: ignore[misc]
                 for section in frame.sections:
                     if section.kind is METADATA:
                         self._take_in(section)
             self._told = told
-        self._seen = max(self._seen, self.mark.sequence)
-        return self.mark
+
+    def segments(self) -> list[SegmentInfo]:
+        """The segments as of the last look, oldest first."""
+        return self._looking.segments()
 
     def _take_in(self, section: Section) -> None:
         for action, body in zip(section.values("action"), section.values("body"), strict=True):
@@ -115,7 +149,7 @@ class Catalog:
     def end(self, log: int) -> int:
         """The offset behind the last synced message."""
         found = self.state.next_offsets.get(log, self.state.floor)
-        for info in self.reader.segments():
+        for info in self.segments():
             entry = info.index.logs.get(log)
             if entry is not None and entry.last >= found:
                 found = entry.last + 1
@@ -123,7 +157,7 @@ class Catalog:
 
     def earliest(self, log: int) -> int:
         """The offset of the first message that is stored, or the end if none is."""
-        for info in self.reader.segments():
+        for info in self.segments():
             entry = info.index.logs.get(log)
             if entry is not None:
                 return entry.first
@@ -146,14 +180,21 @@ class Catalog:
         return found
 
     def missing_segments(self) -> list[int]:
-        """The segments that are neither there nor recorded as dropped."""
-        there = [info.number for info in self.reader.segments()]
+        """The segments that are neither there nor recorded as dropped. One that was dropped during a look is known to be with the next."""
+        found = self._missing_segments()
+        if found:
+            self.refresh()
+            found = self._missing_segments()
+        return found
+
+    def _missing_segments(self) -> list[int]:
+        there = [info.number for info in self.segments()]
         return self.state.missing_segments(there, up_to=self.mark.segment)
 
     def sequence_at(self, time_us: int) -> int:
         """The last commit before a time; 0 if there is none."""
         found = 0
-        for info in self.reader.segments():
+        for info in self.segments():
             if info.index.newest < time_us:
                 found = info.index.last_sequence
                 continue

@@ -255,11 +255,7 @@ class Replica:
     def again(self, facts: Facts) -> Facts:
         """The same facts, as far as they hold after the tables were read: with what was cleaned meanwhile, and without logs that are gone."""
         catalog = Catalog(self._path)
-        newest = (
-            catalog.reader.snapshot()
-        )  # a record may go with its segment, but not before a snapshot has it
-        states = [catalog.state, State(newest.journal)] if newest is not None else [catalog.state]
-        whole = _same(self._whole, catalog.reader.segments(), catalog.reader)
+        whole = _same(self._whole, catalog.segments(), catalog.reader)
         since, _ = _breaks(whole, self.mark.segment)
         logs = []
         for log in facts.logs:
@@ -267,8 +263,9 @@ class Replica:
             if entry is None:
                 continue
             gone = {name: getattr(log, name) for name in _GONE}
-            for state in states:
-                gone = {name: _joined(gone[name], flat) for name, flat in _gone(state, log.number).items()}
+            gone = {
+                name: _joined(gone[name], flat) for name, flat in _gone(catalog.state, log.number).items()
+            }
             witnessed = _witnessed(whole, self.mark.segment, log.number, log.next_offset)
             buried = max(log.buried_since, since)
             if any(catalog_lacks(catalog, self.engine, log.namespace, grave) for grave in log.graves):

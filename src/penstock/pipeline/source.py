@@ -228,7 +228,7 @@ class BatchReader(DataSourceReader):
         bounds = Bounds(catalog.mark, stop=None if options.as_of is None else options.as_of + 1)
         bounds.oldest_us, bounds.newest_us = self._oldest_us, self._newest_us
         found = pieces(
-            catalog.reader.segments(), options.table.kind, wanted, bounds, options.min_partitions
+            catalog.segments(), options.table.kind, wanted, bounds, options.min_partitions
         ) if wanted else []  # fmt: skip
         return list(found or [Piece([], {})])
 
@@ -449,7 +449,7 @@ class MessageStream(_Stream):
             catalog.refresh()  # the batch was planned by an earlier process, which had seen more
         _require_whole(catalog, wanted, self._options)
         found = pieces(
-            catalog.reader.segments(), MESSAGES, wanted, Bounds(catalog.mark), self._options.min_partitions
+            catalog.segments(), MESSAGES, wanted, Bounds(catalog.mark), self._options.min_partitions
         )
         return list(found or [Piece([], {})])
 
@@ -500,5 +500,5 @@ class EventStream(_Stream):
         bounds = Bounds(catalog.mark, start["sequence"] + 1, end["sequence"] + 1)
         if not logs or bounds.first >= bounds.stop:
             return [Piece([], {})]
-        found = pieces(catalog.reader.segments(), options.table.kind, logs, bounds, options.min_partitions)
+        found = pieces(catalog.segments(), options.table.kind, logs, bounds, options.min_partitions)
         return list(found or [Piece([], {})])

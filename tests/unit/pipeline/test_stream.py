@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -12,6 +13,7 @@ from penstock.clock import ManualClock
 from penstock.errors import CorruptJournal, QueueNotFound
 from penstock.journal import mark as marks
 from penstock.journal.files import Files
+from penstock.journal.reading import JournalReader
 from tests.unit.pipeline.tables import Query, offsets, payloads, table
 
 
@@ -272,3 +274,81 @@ def test_pieces_are_read_even_if_their_segments_were_rewritten_meanwhile(data: P
             for payload in batch.column("payload").to_pylist()
         ]
     assert found == [b"%d" % number for number in range(40)]
+
+
+def test_what_is_committed_while_somebody_looks_is_in_the_next_batch(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.open(data) as broker:
+        orders = broker.queue("orders")
+        query = Query(data, topic="orders", startingOffsets="earliest")
+        said: list[bytes] = []
+        heard: list[bytes] = []
+        for name in ("frames", "offset_at", "epoch_of"):
+            original = getattr(JournalReader, name)
+
+            def busy(*arguments: object, original: Any = original) -> Any:
+                """The broker does not wait for whoever looks."""
+                payload = b"%d" % len(said)
+                orders.publish(payload)
+                said.append(payload)
+                return original(*arguments)
+
+            monkeypatch.setattr(JournalReader, name, busy)
+        for number in range(5):
+            broker.queue(f"other-{number}")  # something that must be looked at
+            orders.publish(b"+%d" % number)
+            said.append(b"+%d" % number)
+            heard += query.payloads()
+            query = Query(data, query.checkpoint, topic="orders")
+        monkeypatch.undo()
+        heard += query.payloads()
+    assert heard == said
+    assert len(said) > 8
+
+
+def test_what_two_snapshots_cover_is_known_though_its_segment_is_gone(data: Path) -> None:
+    with penstock.open(data, segment_bytes=1 << 13) as broker:
+        orders = broker.queue("orders")
+        query = Query(data, topicPattern=".*", startingOffsets="earliest")
+        query.batch()
+        broker.queue("late")
+        upkeep = broker._port.monitor.upkeep  # type: ignore[attr-defined]
+        first = max(data.glob("*.segment"))
+        for _ in range(6):
+            orders.publish_many([b"%d %s" % (row, b"x" * 100) for row in range(100)])
+            orders.ack_many(orders.receive_many(100))
+            upkeep.run()
+        assert not first.exists()
+        broker.queue("late").publish(b"hello")
+        assert query.payloads()[-1:] == [b"hello"]
+
+
+def test_a_segment_that_is_dropped_while_somebody_looks_is_not_missing(
+    data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with penstock.open(data, segment_bytes=1 << 13) as broker:
+        orders = broker.queue("orders")
+        for _ in range(5):
+            orders.publish_many([b"%d %s" % (row, b"x" * 100) for row in range(100)])
+        upkeep = broker._port.monitor.upkeep  # type: ignore[attr-defined]
+        upkeep.run()
+        query = Query(data, topic="orders", startingOffsets="earliest", maxOffsetsPerTrigger=10)
+        read = marks.read_beside_owner
+        cleaned: list[bool] = []
+
+        def slow(files: Files, path: Path) -> Any:
+            """Between the mark and the names, the cleaner comes by."""
+            mark = read(files, path)
+            if not cleaned:
+                cleaned.append(True)
+                while deliveries := orders.receive_many(100):
+                    orders.ack_many(deliveries)
+                for _ in range(2):
+                    orders.publish(b"more")
+                    upkeep.run()
+            return mark
+
+        monkeypatch.setattr(marks, "read_beside_owner", slow)
+        query.batch()  # it would say that segments are missing
+    assert cleaned
