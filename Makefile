@@ -10,7 +10,7 @@ PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python
 ROUNDS ?= 100
 
 # Which benchmarks are run: `make bench BENCH=journal`.
-BENCH ?= journal queues logs
+BENCH ?= journal queues logs pipeline
 
 # Passed to the benchmarks and to pytest: `make bench BENCH_ARGS=--quick`, `make test PYTEST_ARGS='-k rot'`.
 BENCH_ARGS ?=

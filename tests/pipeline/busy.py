@@ -13,7 +13,7 @@ from typing import Any
 import penstock
 from penstock.errors import PenstockError
 
-SEGMENT_BYTES = 256 * 1024
+SEGMENT_BYTES = 512 * 1024
 
 
 class Day:
@@ -27,7 +27,7 @@ class Day:
         self.brief = broker.queue("brief", ttl=0.01)
         self.mortal = broker.queue("mortal", ttl=0.01, on_expire="dead-letter")
         self.keyed = broker.queue("keyed", ordering="key", backoff=backoff, max_attempts=3)
-        self.kept = broker.topic("kept", retain_seconds=3600)
+        self.kept = broker.topic("kept", retain_seconds=2)
         self.short = broker.queue("short", max_depth=50, overflow="drop-head")
         self.once = broker.queue("once", delivery="at-most-once")
         self.other = broker.namespace("other").queue(
@@ -52,7 +52,7 @@ class Day:
         queue = chance.choice([self.plain, self.brief, self.mortal, self.short, self.once, self.other])
         queue.publish_many([chance.randbytes(200) for _ in range(n)])
         self.keyed.publish_many([
-            penstock.Message(chance.randbytes(50), key=f"k{chance.randint(0, 5)}", priority=chance.choice([100, 100, 1])) for _ in range(n)
+            penstock.Message(chance.randbytes(50), key=f"k{chance.randint(0, 5)}", priority=chance.choice([100, 100, 1])) for _ in range(n // 4 + 1)
         ])  # fmt: skip
         if chance.random() < 0.3:
             self.keyed.publish(b"later", key="k1", delay=0.001)

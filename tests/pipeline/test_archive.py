@@ -128,6 +128,18 @@ def test_a_second_run_takes_in_nothing_or_everything_again(spark: SparkSession, 
     assert numbers == {"part-0000000000", "part-0000000001", "part-0000000002", "part-0000000003"}
 
 
+def test_what_happened_is_archived_again_with_what_happens_next(
+    spark: SparkSession, data: Path, to: Path
+) -> None:
+    publish(data, 6)
+    for _ in range(2):
+        with penstock.open(data) as broker:
+            orders = broker.queue("orders")
+            orders.ack_many(orders.receive_many(3))
+        assert archive(spark, data, to, tables=["settlements"]).rows == {"settlements": 3}
+    assert sorted(row["offset"] for row in plain(to, "settlements")) == list(range(6))
+
+
 # --- broken off ---
 
 

@@ -414,6 +414,7 @@ class Job:
             .option("table", table.name)
             .option("namespace", self._contents.namespace)
             .option("startingOffsets", "earliest")
+            .option("reader", ARCHIVE)
             # What is lost cannot be archived, and is not found by stopping; what was deleted need not be.
             .option("failOnDataLoss", "false")
         )

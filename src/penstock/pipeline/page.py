@@ -33,6 +33,7 @@ class Line(NamedTuple):
     name: str
     values: Sequence[float | None]
     filled: bool = False
+    colour: int | None = None  # by its number, if not in its turn
 
 
 class Axis:
@@ -172,13 +173,13 @@ def _section(name: tuple[str, str], rows: Rows, axis: Axis) -> str:
         for group in shown
     ]
     trouble = [
-        Line("retries", axis.sums(mine["activity"], "retries")), Line("dead letters", axis.sums(mine["activity"], "dead")),
+        Line("retries", axis.sums(mine["activity"], "retries")), Line("dead letters", axis.sums(mine["activity"], "dead"), colour=4),
     ]  # fmt: skip
     latency = [Line(f"{p}", axis.highest(mine["latency"], f"ack_{p}_ms")) for p in ("p50", "p95", "p99")]
     lag = [Line(group, axis.lasting(of("lag", group), "lag"), filled=len(groups) == 1) for group in shown]
     charts = [
         _chart(f"Messages per {'minute' if axis.step == 1 else f'{axis.step} minutes'}", flow, axis),
-        _chart("Published to acknowledged, ms (the slowest group)", latency, axis),
+        _chart("From published to acknowledged (the slowest group)", latency, axis, times=True),
         _chart("Lag: messages not settled", lag, axis),
         _chart("Retries and dead letters", trouble, axis),
     ]
@@ -230,9 +231,15 @@ def _dead_table(rows: Sequence[Row]) -> str:
 
 
 def _keys_table(rows: Sequence[Row]) -> str:
-    return _table(
-        "Biggest keys", ["key", "messages"], [[row["key"], row["messages"]] for row in rows], texts=1
+    """Bars: what matters is how much bigger the first ones are."""
+    if not rows:
+        return ""
+    most = max(row["messages"] for row in rows)
+    bars = "".join(
+        f'<div><i style="width:{100 * row["messages"] / most:.1f}%"></i><span>{escape(row["key"])}</span><b>{_number(row["messages"])}</b></div>'
+        for row in rows
     )
+    return f'<h3>Biggest keys</h3><div class="bars">{bars}</div>'
 
 
 def _table(title: str, heads: Sequence[str], lines: Sequence[Sequence[Any]], *, texts: int) -> str:
@@ -274,15 +281,18 @@ def _ms(value: float | None) -> str:
 # --- charts ---
 
 
-def _chart(title: str, lines: Sequence[Line], axis: Axis) -> str:
+def _chart(title: str, lines: Sequence[Line], axis: Axis, *, times: bool = False) -> str:
     drawn = [line for line in lines if any(value is not None for value in line.values)]
     if not any(value for line in drawn for value in line.values):
         return f'<figure><figcaption>{escape(title)}</figcaption><div class="none">none</div></figure>'
-    top, ticks = _scale(max(value or 0.0 for line in drawn for value in line.values))
-    parts = [_grid(top, ticks), _dates(axis)]
+    highest = max(value or 0.0 for line in drawn for value in line.values)
+    unit = next((size for size, _ in _UNITS if highest >= 2 * size), 1) if times else 1
+    top, ticks = _scale(highest / unit)
+    top, ticks = top * unit, [tick * unit for tick in ticks]
+    parts = [_grid(top, ticks, times=times), _dates(axis)]
     parts += [_drawn(line, number, top, axis) for number, line in enumerate(drawn)]
     legend = "".join(
-        f'<span class="key c{number % LINES_MAX}">{escape(line.name)}</span>'
+        f'<span class="key {_colour(line, number)}">{escape(line.name)}</span>'
         for number, line in enumerate(drawn)
     )
     return (
@@ -290,6 +300,10 @@ def _chart(title: str, lines: Sequence[Line], axis: Axis) -> str:
         f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{escape(title, quote=True)}">{"".join(parts)}</svg>'
         f'<div class="legend">{legend}</div></figure>'
     )
+
+
+def _colour(line: Line, number: int) -> str:
+    return f"c{number % LINES_MAX if line.colour is None else line.colour}"
 
 
 def _scale(highest: float) -> tuple[float, list[float]]:
@@ -312,10 +326,10 @@ def _y(value: float, top: float) -> float:
     return TOP + (HEIGHT - TOP - BOTTOM) * (1 - value / top)
 
 
-def _grid(top: float, ticks: Iterable[float]) -> str:
+def _grid(top: float, ticks: Iterable[float], *, times: bool) -> str:
     return "".join(
         f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{_y(tick, top):.1f}" y2="{_y(tick, top):.1f}"/>'
-        f'<text class="tick" x="{LEFT - 6}" y="{_y(tick, top) + 3.5:.1f}" text-anchor="end">{_short(tick)}</text>'
+        f'<text class="tick" x="{LEFT - 6}" y="{_y(tick, top) + 3.5:.1f}" text-anchor="end">{_brief_ms(tick) if times else _short(tick)}</text>'
         for tick in ticks
     )
 
@@ -325,6 +339,16 @@ def _short(value: float) -> str:
         if value >= size:
             return f"{value / size:g}{letter}"
     return f"{value:g}"
+
+
+_UNITS: Final = ((3_600_000, "h"), (60_000, "min"), (1000, "s"))
+
+
+def _brief_ms(value: float) -> str:
+    for size, unit in _UNITS:
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value:.3g} ms" if value else "0"
 
 
 def _dates(axis: Axis) -> str:
@@ -349,7 +373,7 @@ def _dates(axis: Axis) -> str:
 
 def _drawn(line: Line, number: int, top: float, axis: Axis) -> str:
     """A line, broken where there is no value; a single point between gaps is a dot."""
-    colour = f"c{number % LINES_MAX}"
+    colour = _colour(line, number)
     found = []
     for run in _runs(line.values):
         points = [(_x(place, axis), _y(value, top)) for place, value in run]
@@ -409,6 +433,10 @@ svg{display:block;width:100%;height:auto}
 .legend{display:flex;flex-wrap:wrap;gap:2px 16px;padding-left:52px;font-size:13px}
 .key::before{content:"";display:inline-block;width:10px;height:10px;border-radius:3px;background:currentColor;margin-right:6px}
 .none{display:grid;place-items:center;height:110px;border:1px dashed var(--rule);border-radius:8px;color:var(--soft);font-size:13px}
+.bars{columns:2 380px;column-gap:32px;font-size:14px}
+.bars div{position:relative;display:flex;justify-content:space-between;gap:12px;padding:3px 8px;margin-bottom:3px;break-inside:avoid}
+.bars i{position:absolute;inset:0 auto 0 0;background:var(--c0);opacity:.16;border-radius:4px}
+.bars span{overflow-wrap:anywhere}.bars b{font-weight:500;font-variant-numeric:tabular-nums;white-space:nowrap}
 .wide{overflow-x:auto}table{border-collapse:collapse;width:100%;font-size:14px}
 th,td{text-align:left;padding:5px 14px 5px 0;border-bottom:1px solid var(--rule);vertical-align:top;max-width:420px;overflow-wrap:anywhere}
 th{font-size:12px;font-weight:600;color:var(--soft);white-space:nowrap}.n{text-align:right;font-variant-numeric:tabular-nums;white-space:nowrap}

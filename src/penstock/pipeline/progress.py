@@ -25,6 +25,7 @@ from pyspark.sql.streaming.listener import (
     StreamingQueryListener,
 )
 
+from penstock.engine.retention import ARCHIVE
 from penstock.errors import PenstockError
 from penstock.journal.files import Files
 from penstock.journal.spool import Report, Spool
@@ -82,7 +83,11 @@ class Reporter(StreamingQueryListener):
                 place = msgspec.json.decode(source.endOffset or "", type=Place)
             except msgspec.DecodeError:
                 continue  # not one of ours
-            self.report(place, _valid(progress.name) or str(progress.id))
+            if place.reader == ARCHIVE:
+                continue  # it tells the broker itself, when its files are on the disk
+            # A report is a commit, too. Who reads what happened, and tells of each commit, would never come to an end.
+            if source.numInputRows or place.table == MESSAGES_TABLE.name:
+                self.report(place, _valid(progress.name) or str(progress.id))
 
     def onQueryIdle(self, event: QueryIdleEvent) -> None:  # noqa: N802  # Spark's name
         pass

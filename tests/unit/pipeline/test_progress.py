@@ -15,10 +15,10 @@ from penstock.pipeline.progress import Reporter
 from tests.unit.pipeline.tables import Query
 
 
-def progressed(query: Query, name: str | None = None) -> Any:
+def progressed(query: Query, name: str | None = None, rows: int = 1) -> Any:
     """What Spark would tell of a batch that is done."""
     sources = [
-        SimpleNamespace(endOffset=json.dumps(query.checkpoint)),
+        SimpleNamespace(endOffset=json.dumps(query.checkpoint), numInputRows=rows),
         SimpleNamespace(endOffset="17"),
         SimpleNamespace(endOffset=None),
     ]
@@ -98,3 +98,24 @@ def test_a_directory_that_may_only_be_read_is_read_all_the_same(
         reporter.onQueryProgress(progressed(query))
         reporter.onQueryProgress(progressed(query))
     assert len([record for record in caplog.records if "cannot be left" in record.message]) == 1
+
+
+def test_events_without_rows_are_no_progress_or_reports_would_never_end(data: Path) -> None:
+    with penstock.open(data) as broker:
+        broker.queue("orders").publish(b"a")
+        query = Query(data, table="settlements", startingOffsets="earliest")
+        query.batch()
+        Reporter().onQueryProgress(progressed(query, "audit", rows=0))
+        broker._port.monitor.intake.catch_up()  # type: ignore[attr-defined]
+        assert broker._port.monitor.engine.sequences == {}  # type: ignore[attr-defined]
+
+
+def test_the_archive_speaks_for_itself(data: Path) -> None:
+    with penstock.open(data) as broker:
+        orders = broker.queue("orders")
+        orders.publish(b"a")
+        query = Query(data, startingOffsets="earliest", reader="penstock.archive")
+        query.batch()
+        Reporter().onQueryProgress(progressed(query))
+        broker._port.monitor.intake.catch_up()  # type: ignore[attr-defined]
+        assert orders.stats().readers == {}
