@@ -181,7 +181,7 @@ def test_a_setting_that_is_none_starts_spark(data: Path, file: Path, monkeypatch
 def test_an_archive_says_something_else(here: None, data: Path, tmp_path: Path) -> None:
     publish(data)
     done = invoke("archive", data, tmp_path / "lake")
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert (done.stderr, done.exit_code) == ("", 0)
     assert done.stdout.startswith("Archived 3 messages; ")
     again = invoke("archive", data, tmp_path / "lake", "--json")
     assert again.exit_code == 0
@@ -228,7 +228,7 @@ def test_what_is_set_is_taken_for_something_else() -> None:
 def test_a_report_says_something_else(here: None, data: Path, tmp_path: Path) -> None:
     publish(data)
     done = invoke("report", data, tmp_path / "report")
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert (done.stderr, done.exit_code) == ("", 0)
     page = tmp_path / "report" / "report.html"
     assert done.stdout == f"Published 3, delivered 0, acked 0, retries 0, dead 0. The page is {page}\n"
     assert page.stat().st_size
@@ -237,7 +237,7 @@ def test_a_report_says_something_else(here: None, data: Path, tmp_path: Path) ->
 def test_an_audit_exits_as_if_nothing_were_wrong(here: None, data: Path) -> None:
     publish(data)
     done = invoke("audit", data)
-    assert (done.exit_code, done.stderr) == (0, "")
+    assert (done.stderr, done.exit_code) == ("", 0)
     assert done.stdout.endswith("Sound: 3 messages, 0 settlements.\n")
     found = json.loads(invoke("audit", data, "--json").stdout)
     assert (found["messages"], found["breaches"]) == (3, [])
