@@ -35,7 +35,10 @@ def started(**settings: Any) -> SparkSession:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Spark starts processes for nearly everything: on a busy machine that takes its time."""
     for item in items:
-        if item.path.is_relative_to(ROOT / "tests" / "pipeline") and item.get_closest_marker("timeout") is None:
+        if (
+            item.path.is_relative_to(ROOT / "tests" / "pipeline")
+            and item.get_closest_marker("timeout") is None
+        ):
             item.add_marker(pytest.mark.timeout(600))
 
 
