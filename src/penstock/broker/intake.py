@@ -148,7 +148,8 @@ class Intake:
             return
         with self._monitor.lock, self._monitor.whole:
             log = self._monitor.engine.find(report.namespace, report.log)
-            # It may be another log of that name by now.
+            if log is not None and report.number not in (None, log.number):
+                return  # that one is gone; this is another of the same name
             offset = 0 if log is None else min(max(report.offset, 0), log.next_offset)
         if log is not None:
             self._position(log, report.reader, offset, holds=report.holds).wait()

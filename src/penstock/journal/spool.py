@@ -143,7 +143,8 @@ class Refusal(msgspec.Struct, frozen=True):
 class Report(msgspec.Struct, frozen=True):
     """How far a reader is: the offset that it reads next, or, where the log is "", the last commit of the journal that it has read.
 
-    `holds`: whether it wants to be waited for; None leaves that as it is.
+    `holds`: whether it wants to be waited for; None leaves that as it is. `number` is the log's own, which another log of the same name has not; None
+    if that is not known.
     """
 
     reader: str
@@ -151,6 +152,7 @@ class Report(msgspec.Struct, frozen=True):
     namespace: str = "default"
     log: str = ""
     holds: bool | None = None
+    number: int | None = None
 
     @property
     def name(self) -> str:

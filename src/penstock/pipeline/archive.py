@@ -563,7 +563,7 @@ class Positions:
         for name, (number, _, offset) in ends.items():
             log = self._catalog.logs.get(number)
             if log is not None and log.qualified == name:  # it is not gone, nor another one of that name
-                self._tell(Report(ARCHIVE, offset, log.namespace, log.name, log.until_archived))
+                self._tell(Report(ARCHIVE, offset, log.namespace, log.name, log.until_archived, log.number))
 
     def report_commit(self, sequence: int) -> None:
         """Unless other logs wait for another archive, which may not have what happened to their messages."""

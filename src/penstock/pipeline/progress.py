@@ -55,9 +55,9 @@ def reports(place: Place, query: str) -> list[Report]:
     if place.table != MESSAGES_TABLE.name:
         return [] if place.sequence is None else [Report(reader, place.sequence)]
     found = []
-    for name, (_, _, offset) in place.logs.items():
+    for name, (number, _, offset) in place.logs.items():
         namespace, _, log = name.partition("/")
-        found.append(Report(reader, offset, namespace, log, holds=True))
+        found.append(Report(reader, offset, namespace, log, holds=True, number=number))
     return found
 
 

@@ -396,6 +396,18 @@ def test_how_far_a_reader_is_is_not_told(path: Path, spool: Spool) -> None:
         assert broker.queue("a").stats().readers == {"spark.q": 1, "spark.far": 0}
 
 
+def test_a_reader_of_a_log_that_is_gone_is_taken_for_one_of_its_successor(path: Path, spool: Spool) -> None:
+    with opened(path) as broker:
+        broker.queue("a").publish_many([b"%d" % n for n in range(10)])
+        broker.delete_queue("a")
+        queue = broker.queue("a")
+        queue.publish_many([b"%d" % n for n in range(10)])
+        spool.report(Report("spark.q", 7, log="a", number=1))
+        spool.report(Report("spark.r", 7, log="a", number=2))
+        intake_of(broker).catch_up()
+        assert queue.stats().readers == {"spark.r": 3}
+
+
 def test_what_a_reader_of_the_journal_has_read_is_forgotten(path: Path, spool: Spool) -> None:
     spool.report(Report(ARCHIVE, 12))
     for _ in range(3):
