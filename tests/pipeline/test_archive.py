@@ -302,10 +302,23 @@ def test_retention_drops_what_is_not_archived_or_keeps_what_is(
     with penstock.open(data) as broker:
         assert broker.queue("orders").stats().readers["penstock.archive"] == 2, "so many behind"
         sequences = broker._port.monitor.engine.sequences  # type: ignore[attr-defined]
+    settled, delivered = _ends(spark, to)
+    assert sequences["penstock.archive"] == min(settled, delivered) > 0
+    with monkeypatch.context() as patch:
+        break_off(patch, Changes, "make", 2)
+        with pytest.raises(Killed):
+            archive(spark, data, to)
+    assert _ends(spark, to)[0] == settled < _ends(spark, to)[1], "one is ahead, and the other counts"
+    with penstock.open(data) as broker:
+        assert broker._port.monitor.engine.sequences["penstock.archive"] == settled  # type: ignore[attr-defined]
+
+
+def _ends(spark: SparkSession, to: Path) -> list[int]:
+    """The last commits that settlements and deliveries are archived to."""
     ends = [
         Changes(Folder(spark, to), "_archive", name).total().end for name in ("settlements", "deliveries")
     ]
-    assert sequences["penstock.archive"] == min(end["sequence"] for end in ends if end) > 0
+    return [end["sequence"] for end in ends if end is not None]
 
 
 def test_an_archive_of_some_logs_speaks_for_all(spark: SparkSession, data: Path, to: Path) -> None:
