@@ -32,7 +32,7 @@ TYPES: Final[dict[int, Any]] = {
 }
 
 
-_WIDTHS: Final[dict[int, Any]] = {Type.I16: np.int16, Type.I32: np.int32, Type.I64: np.int64}
+WIDTHS: Final[dict[int, Any]] = {Type.I16: np.int16, Type.I32: np.int32, Type.I64: np.int64}
 _PLAIN, _SEQUENCE = int(Encoding.PLAIN), int(Encoding.SEQUENCE)
 _ONE: Final = {kind: struct.Struct(f"<{form}").unpack_from for kind, (form, _) in FIXED.items()}
 _PAIR: Final = pa.struct([pa.field("key", pa.string(), nullable=False), pa.field("value", pa.string())])
@@ -75,8 +75,8 @@ def array(column: Column, kind: Type, rows: int) -> Any:
     if column.encoding == _SEQUENCE:
         start, step = SEQUENCE.unpack(column.buffers[0])
         if step == 1:
-            return _numbers(kind, np.arange(start, start + rows, dtype=_WIDTHS[kind]))
-        return _numbers(kind, np.arange(rows, dtype=_WIDTHS[kind]) * step + start)
+            return _numbers(kind, np.arange(start, start + rows, dtype=WIDTHS[kind]))
+        return _numbers(kind, np.arange(rows, dtype=WIDTHS[kind]) * step + start)
     if kind in FIXED:
         # Times and offsets are hardly ever the same in the next batch.
         make = _constant if kind is not Type.I64 and rows <= CACHED_ROWS_MAX else _constant.__wrapped__
@@ -86,7 +86,7 @@ def array(column: Column, kind: Type, rows: int) -> Any:
 
 @lru_cache(maxsize=256)
 def _constant(kind: Type, value: int, rows: int) -> Any:
-    values = np.empty(rows, dtype=_WIDTHS[kind])
+    values = np.empty(rows, dtype=WIDTHS[kind])
     values.fill(value)
     return _numbers(kind, values)
 

@@ -2,17 +2,18 @@
 
 Theory of operation
 -------------------
-A section of a commit is nearly a record batch already: its plain columns are wrapped in place (see `journal.arrow`), columns that are stored once are
-written out by Arrow. What a table has beside that is made once and used again: the log's name for so many rows, nulls, words for outcomes.
+A section of a commit is nearly a record batch already: its plain columns are wrapped in place (see `journal.arrow`). But Spark takes every batch through a socket, at a price for each, so sections are gathered until
+there are `ROWS_AT_ONCE`, and then made into one batch column by column: what no section has is null once for all of them, what each has stored once (a timestamp, a priority, offsets that follow one another) is
+written out by NumPy for all of them, and only what remains, payloads mostly, is wrapped section by section and joined by Arrow. So Python is paid by the section, for two or three columns of it.
 
-Spark takes every batch through a socket, at a price for each, so sections are joined into batches of `ROWS_AT_ONCE`. Messages that were published one by one are commits of
-one row each; these are gathered in lists and become columns together, so that Arrow too is paid for by the batch.
+Messages that were published one by one are commits of one row each; these are gathered in lists and become columns together.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
+from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 import numpy as np
@@ -21,8 +22,9 @@ import pyarrow.compute as pc
 
 from penstock.engine.events import EVERYBODY
 from penstock.journal import arrow
+from penstock.journal.columns import FIXED, SEQUENCE, Column, Encoding, Type
 from penstock.journal.frame import Frame
-from penstock.journal.kinds import MESSAGES, Field
+from penstock.journal.kinds import MESSAGES, Field, Kind, Span
 from penstock.journal.reading import JournalReader
 from penstock.journal.section import Section
 from penstock.pipeline import schema
@@ -38,6 +40,8 @@ BYTES_AT_ONCE: Final = 16 << 20
 BLOCK: Final = 1 << 16
 BLOCKS_KEPT: Final = 32
 
+_PLAIN: Final = int(Encoding.PLAIN)
+
 
 class Wanted(NamedTuple):
     """What is read of a log: its name, and the offsets `start` up to `stop`."""
@@ -48,8 +52,23 @@ class Wanted(NamedTuple):
     stop: int
 
 
+class Part(NamedTuple):
+    """A section of which every row is wanted: its columns by number."""
+
+    found: Mapping[int, Column]
+    rows: int
+    log: int
+    sequence: int
+
+
+#: Rows that are gathered: a section as it is, or a record batch that was made of some of its rows.
+Gathered = Part | Any
+
+
 class Assembly:
-    """Makes record batches of a table, with these columns, of these logs."""
+    """Makes record batches of a table, with these columns, of these logs. `times` are those of the rows that are wanted, from and before, if not all are."""
+
+    times: tuple[int | None, int | None] = (None, None)
 
     def __init__(
         self, table: Table, columns: tuple[str, ...], logs: Mapping[int, Wanted], reader: JournalReader
@@ -59,7 +78,7 @@ class Assembly:
         self._logs = logs
         self._schema = schema.arrow(table, columns)
         self._ids = Ids(reader) if table.kind is not MESSAGES and ID in columns else None
-        self._batches: list[Any] = []
+        self._gathered: list[Gathered] = []
         self._rows = self._bytes = 0
         self._singles: dict[int, list[tuple[int, int, int, int, Any]]] = {}
 
@@ -73,7 +92,7 @@ class Assembly:
                 if span.kind != kind.number or span.log not in logs:
                     continue
                 wanted = logs[span.log]
-                if span.last < wanted.start or span.first >= wanted.stop:
+                if span.last < wanted.start or span.first >= wanted.stop or self._is_untimely(span):
                     continue
                 if singles and span.rows == 1 and (plain := section.plain_message()) is not None:
                     self._singles.setdefault(span.log, []).append(plain)
@@ -86,22 +105,57 @@ class Assembly:
         if self._rows:
             yield self._joined()
 
+    def _is_untimely(self, span: Span) -> bool:
+        oldest, newest = self.times
+        return (oldest is not None and span.newest < oldest) or (newest is not None and span.oldest >= newest)
+
     def _add_section(self, section: Section, wanted: Wanted, sequence: int) -> None:
         if section.log in self._singles:  # what came before it comes before it
             self._add_singles(section.log)
-        batch = self._record_batch(section, wanted, sequence)
         span = section.span
-        if span.first < wanted.start or span.last >= wanted.stop:
-            batch = _within(section, batch, wanted)
-        if batch.num_rows:
-            self._batches.append(batch)
-            self._rows += batch.num_rows
+        part: Gathered = Part(section.columns(), span.rows, span.log, sequence)
+        rows = span.rows
+        oldest, newest = self.times
+        if (
+            span.first < wanted.start
+            or span.last >= wanted.stop
+            or (oldest is not None and span.oldest < oldest)
+            or (newest is not None and span.newest >= newest)
+        ):
+            part = self._within(part, wanted)
+            rows = part.num_rows
+        if rows:
+            self._gathered.append(part)
+            self._rows += rows
             self._bytes += section.bytes
+
+    def _within(self, part: Part, wanted: Wanted) -> Any:
+        """A record batch of the rows that are wanted by offset and time."""
+        kind = self._table.kind
+        fields = kind.fields["offset"], kind.fields[kind.time]
+        offsets, times = [
+            arrow.array(part.found[number], type_, part.rows).to_numpy() for number, type_ in fields
+        ]
+        chosen = (offsets >= wanted.start) & (offsets < wanted.stop)
+        oldest, newest = self.times
+        if oldest is not None:
+            chosen &= times >= oldest
+        if newest is not None:
+            chosen &= times < newest
+        whole = self._record_batch([part])
+        rows = np.flatnonzero(chosen)
+        if len(rows) and rows[-1] - rows[0] + 1 == len(rows):  # as nearly always
+            return whole.slice(rows[0], len(rows))
+        return whole.filter(pa.array(chosen))
 
     def _joined(self) -> Any:
         for log in list(self._singles):
             self._add_singles(log)
-        batches, self._batches, self._rows, self._bytes = self._batches, [], 0, 0
+        gathered, self._gathered, self._rows, self._bytes = self._gathered, [], 0, 0
+        batches: list[Any] = []
+        for are_parts, some in groupby(gathered, lambda one: type(one) is Part):
+            found = list(some)
+            batches += [self._record_batch(found)] if are_parts else found
         return batches[0] if len(batches) == 1 else pa.concat_batches(batches)  # type: ignore[attr-defined]
 
     def _add_singles(self, log: int) -> None:
@@ -121,33 +175,52 @@ class Assembly:
                 arrays.append(_text(wanted.name, rows))
             else:
                 arrays.append(_nulls(kind, rows))
-        self._batches.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        self._gathered.append(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
 
-    def _record_batch(self, section: Section, wanted: Wanted, sequence: int) -> Any:
-        found, rows, fields = section.columns(), section.rows, self._table.kind.fields
+    # --- columns of many sections ---
+
+    def _record_batch(self, parts: list[Part]) -> Any:
+        counts = [part.rows for part in parts]
+        total = sum(counts)
+        one = parts[0].log if all(part.log == parts[0].log for part in parts) else None
         arrays = []
         for name, kind in zip(self._columns, self._schema.types, strict=True):
-            if name == "namespace":
-                array = _text(wanted.namespace, rows)
-            elif name == self._table.log:
-                array = _text(wanted.name, rows)
+            if name in ("namespace", self._table.log):
+                place = 0 if name == "namespace" else 1
+                if one is not None:
+                    array = _text(self._logs[one][place], total)
+                else:
+                    array = pa.concat_arrays(
+                        [_text(self._logs[part.log][place], part.rows) for part in parts]
+                    )
             elif name == "sequence":
-                array = _number(sequence, rows)
+                array = pa.array(np.repeat([part.sequence for part in parts], counts))
             elif name == ID and self._ids is not None:
-                array = self._ids.of(
-                    section.log, arrow.array(found[fields["offset"].number], fields["offset"].type, rows)
+                array = pa.concat_arrays(
+                    [self._ids.of(part.log, _offsets(part, self._table.kind)) for part in parts]
                 )
             else:
-                array = _column(found, fields[name], kind, rows, name)
+                array = _column(parts, counts, total, self._table.kind.fields[name], kind, name)
             arrays.append(array)
         return pa.RecordBatch.from_arrays(arrays, schema=self._schema)
 
 
-def _column(found: Mapping[int, Any], field: Field, kind: Any, rows: int, name: str) -> Any:
-    column = found.get(field.number)
-    if column is None:
-        return _nulls(kind, rows)
-    array = arrow.array(column, field.type, rows)
+def _offsets(part: Part, kind: Kind) -> Any:
+    number, type_ = kind.fields["offset"]
+    return arrow.array(part.found[number], type_, part.rows)
+
+
+def _column(parts: list[Part], counts: list[int], total: int, field: Field, kind: Any, name: str) -> Any:
+    columns = [part.found.get(field.number) for part in parts]
+    if not any(columns):
+        return _nulls(kind, total)
+    array = _written_out(columns, counts, total, field.type) if field.type in FIXED else None
+    if array is None:
+        arrays = [
+            _nulls(arrow.TYPES[field.type], rows) if column is None else arrow.array(column, field.type, rows)
+            for column, rows in zip(columns, counts, strict=True)
+        ]
+        array = arrays[0] if len(arrays) == 1 else pa.concat_arrays(arrays)
     if kind == TIME:
         return array.view(TIME)
     if name == "outcome":
@@ -159,15 +232,32 @@ def _column(found: Mapping[int, Any], field: Field, kind: Any, rows: int, name: 
     return array
 
 
-def _within(section: Section, batch: Any, wanted: Wanted) -> Any:
-    """The rows of a section whose offsets are wanted. Messages rise; what happened to them need not."""
-    field = section.kind.fields["offset"]  # type: ignore[union-attr]
-    offsets = arrow.array(section.columns()[field.number], field.type, section.rows)
-    numbers = offsets.to_numpy()
-    if section.kind is MESSAGES:
-        start, stop = np.searchsorted(numbers, [wanted.start, wanted.stop])
-        return batch.slice(start, stop - start)
-    return batch.filter(pa.array((numbers >= wanted.start) & (numbers < wanted.stop)))
+def _written_out(columns: Sequence[Column | None], counts: list[int], total: int, type_: Type) -> Any:
+    """Numbers that each section has stored as one, or as a sequence; None if some has others."""
+    starts: list[int] = []
+    steps = set()
+    for column in columns:
+        if column is None or column.nulls or column.encoding == _PLAIN:
+            return None
+        if column.constant:
+            starts.append(column.numbers(1)[0])
+            steps.add(0)
+        else:
+            start, step = SEQUENCE.unpack(column.buffers[0])
+            starts.append(start)
+            steps.add(step)
+    width = arrow.WIDTHS[type_]
+    if steps == {0}:
+        return pa.array(np.repeat(np.array(starts, dtype=width), counts))
+    if steps != {1}:
+        return None
+    if all(start + rows == behind for start, rows, behind in zip(starts, counts, starts[1:], strict=False)):
+        return pa.array(np.arange(starts[0], starts[0] + total, dtype=width))
+    return pa.array(
+        np.concatenate(
+            [np.arange(start, start + rows, dtype=width) for start, rows in zip(starts, counts, strict=True)]
+        )
+    )
 
 
 @lru_cache(maxsize=1024)
@@ -178,10 +268,6 @@ def _text(value: str, rows: int) -> Any:
 @lru_cache(maxsize=256)
 def _nulls(kind: Any, rows: int) -> Any:
     return pa.nulls(rows, kind)
-
-
-def _number(value: int, rows: int) -> Any:
-    return pa.array(np.full(rows, value, dtype=np.int64))
 
 
 _EVERYBODY: Final = pa.scalar(EVERYBODY, pa.string())

@@ -27,6 +27,7 @@ from penstock.journal.kinds import CLEANED, MESSAGES, METADATA
 from penstock.journal.mark import Mark
 from penstock.journal.reading import JournalReader
 from penstock.journal.section import Section
+from penstock.journal.segment import GAPS
 from penstock.journal.state import DAMAGED, GIVEN_UP, State
 from penstock.journal.view import SegmentInfo
 from penstock.policy import Policy
@@ -190,6 +191,25 @@ class Catalog:
     def _missing_segments(self) -> list[int]:
         there = [info.number for info in self.segments()]
         return self.state.missing_segments(there, up_to=self.mark.segment)
+
+    def without_events(self, first: int, last: int) -> tuple[int, int] | None:
+        """The first commits behind `first`, up to `last`, whose settlements and leases are gone; None if all are there.
+
+        A segment goes when nobody needs its messages; one that was rewritten has kept nothing else.
+        """
+        at = first + 1
+        for info in self.segments():
+            stop = info.next_sequence if info.next_sequence is not None else self.mark.sequence + 1
+            if stop <= at:
+                continue
+            if info.label.first_sequence > at:
+                return at, min(info.label.first_sequence - 1, last)
+            if info.label.flags & GAPS and set(info.index.kinds) <= {MESSAGES.number}:
+                return at, min(stop - 1, last)
+            at = stop
+            if at > last:
+                break
+        return None
 
     def sequence_at(self, time_us: int) -> int:
         """The last commit before a time; 0 if there is none."""

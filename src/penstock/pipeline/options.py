@@ -32,11 +32,13 @@ import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Annotated, Final
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
 from penstock.clock import SECOND_US
 from penstock.errors import InvalidArgument, InvalidName
+from penstock.limits import OFFSET_MAX
 from penstock.names import check_name
 from penstock.pipeline import schema
 from penstock.pipeline.schema import Table
@@ -160,6 +162,12 @@ def parse(given: Mapping[str, str]) -> Options:
         as_of=_count(known, "asOf"),
         push_filters=_flag(known, "pushFilters", default=False),
     )
+    if isinstance(found.starting, dict) and isinstance(found.ending, dict):
+        for name in found.starting.keys() & found.ending.keys():
+            if 0 <= found.ending[name] < found.starting[name]:
+                raise InvalidArgument(
+                    f"startingOffsets of {name} is {found.starting[name]}, behind endingOffsets, which is {found.ending[name]}: exchange them"
+                )
     if found.starting_us is not None and found.ending_us is not None and found.starting_us > found.ending_us:
         raise InvalidArgument("startingTimestamp is after endingTimestamp: exchange them")
     return found
@@ -192,7 +200,19 @@ def _refuse_offsets(known: Mapping[str, str], table: Table) -> None:
 def _path(known: Mapping[str, str]) -> str:
     if not known.get("path"):
         raise InvalidArgument('no directory is given: load("DIR"), or option("path", "DIR")')
-    return known["path"]
+    return local_path(known["path"])
+
+
+def local_path(given: str) -> str:
+    """A directory as people and Spark write it: plainly, or as file:/x and file:///x."""
+    if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", given):
+        return given
+    parts = urlsplit(given)
+    if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
+        raise InvalidArgument(
+            f"{given!r} is not on a file system of this machine: a broker's directory is read and written as files, mount it and give its path"
+        )
+    return unquote(parts.path)
 
 
 def _namespace(name: str) -> str:
@@ -230,7 +250,9 @@ def _place(known: Mapping[str, str], name: str) -> Place | None:
             raise InvalidArgument("endingOffsets=earliest reads nothing: give latest, or offsets")
         return EARLIEST if word == "earliest" else LATEST
     try:
-        return msgspec.json.decode(given, type=dict[str, Annotated[int, msgspec.Meta(ge=EARLIEST)]])
+        return msgspec.json.decode(
+            given, type=dict[str, Annotated[int, msgspec.Meta(ge=EARLIEST, le=OFFSET_MAX)]]
+        )
     except msgspec.DecodeError as error:
         raise InvalidArgument(
             f'{name}={given!r}: give earliest, latest, or offsets by name as JSON, such as {{"orders": 12}} ({error})'
@@ -241,7 +263,7 @@ def _time(known: Mapping[str, str], name: str) -> int | None:
     given = known.get(name)
     if given is None:
         return None
-    if re.fullmatch(r"\d+", given.strip()):
+    if re.fullmatch(r"[0-9]{1,15}", given.strip()):
         return int(given) * 1000
     try:
         moment = datetime.fromisoformat(given.strip())
@@ -261,7 +283,7 @@ def _count(known: Mapping[str, str], name: str) -> int | None:
     given = known.get(name)
     if given is None:
         return None
-    if not re.fullmatch(r"\d{1,18}", given.strip()) or not int(given):
+    if not re.fullmatch(r"[0-9]{1,18}", given.strip()) or not int(given):
         raise InvalidArgument(f"{name}={given!r}; give a whole number above 0")
     return int(given)
 

@@ -42,6 +42,7 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.clock import to_us
 from penstock.errors import CorruptJournal, InvalidArgument, QueueNotFound
 from penstock.journal.damage import Damage
@@ -75,7 +76,13 @@ class PenstockDataSource(DataSource):
 
     def schema(self) -> StructType:
         options = parsing.parse(self._given)
-        _chosen(Catalog(options.path), options)
+        catalog = Catalog(options.path)
+        logs = _chosen(catalog, options)
+        for name, place in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
+            _require_meant(place, logs, options, name)
+            if isinstance(place, dict):
+                for log in logs:
+                    _resolved(catalog, log, _named(place, log, options, LATEST), name)
         return tables.spark(options.table, options.columns)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -102,15 +109,24 @@ def _chosen(catalog: Catalog, options: Options) -> list[LogEntry]:
     """The logs that are meant; one that is named must be there."""
     found = catalog.chosen(options.wants)
     missing = set(options.topics or ()) - {log.name for log in found}
-    if missing:
+    if missing and not options.fail_on_data_loss:
+        _LOG.warning("there is no queue or topic %s in %s", ", ".join(sorted(missing)), options.path)
+    elif missing or not _is_known(catalog, options.namespace):
         names = sorted(
             log.name for log in catalog.chosen(lambda space, _: options.namespace in (EVERYWHERE, space))
         )
         raise QueueNotFound(
-            f"there is no queue or topic {', '.join(sorted(missing))} in {options.path} (namespace {options.namespace}); "
+            f"there is no queue or topic {', '.join(sorted(missing)) or 'at all'} in {options.path} (namespace {options.namespace}); "
             f"there are: {', '.join(names) or 'none'}"
         )
     return found
+
+
+def _is_known(catalog: Catalog, namespace: str) -> bool:
+    """Whether a namespace is one, or may be empty yet."""
+    return namespace in (EVERYWHERE, DEFAULT_NAMESPACE) or any(
+        log.namespace == namespace for log in catalog.logs.values()
+    )
 
 
 def _named(place: Place, log: LogEntry, options: Options, default: int) -> int:
@@ -179,6 +195,8 @@ def _read(options: Options, piece: Piece) -> Iterator[Any]:
     """What a task does."""
     reader = JournalReader(options.path)
     assembly = Assembly(options.table, options.columns, piece.logs, reader)
+    if options.table.kind is not MESSAGES:  # messages of a time are chosen by their offsets
+        assembly.times = (options.starting_us, options.ending_us)
     told = 0
     frames = (frame for stretch in piece.stretches for frame in reader.stretch(stretch))
     for batch in assembly.batches(frames):
@@ -457,6 +475,10 @@ class MessageStream(_Stream):
 class EventStream(_Stream):
     """What happened to messages, by commit."""
 
+    def __init__(self, options: Options) -> None:
+        super().__init__(options)
+        self._told: tuple[int, int] | None = None  # commits that are gone, of which it was said
+
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
         catalog, options = self.catalog, self._options
         _chosen(catalog, options)
@@ -478,6 +500,7 @@ class EventStream(_Stream):
                 self._options,
             )
             return end
+        self._require_there(first, end["sequence"])
         if rows is None:
             return end
         kind, seen = self._options.table.kind, 0
@@ -488,6 +511,16 @@ class EventStream(_Stream):
             if seen >= rows:
                 return {**end, "sequence": frame.sequence}
         return end
+
+    def _require_there(self, first: int, last: int) -> None:
+        """Say so if something that happened behind the checkpoint was cleaned before it was read. Who begins at the earliest takes what there is."""
+        gone = self.catalog.without_events(first, last) if first else None
+        if gone is not None and gone != self._told:
+            self._told = gone
+            _lost(
+                f"what happened in commits {gone[0]} to {gone[1]} was cleaned before it was read (archive, or read more often)",
+                self._options,
+            )
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         catalog, options = self.catalog, self._options
