@@ -28,6 +28,7 @@ from penstock import limits
 from penstock.errors import MaintenanceFailed
 from penstock.journal import labels
 from penstock.journal import mark as marks
+from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
 from penstock.journal.damage import ROT, Damage, of_bad
 from penstock.journal.directory import Directory
@@ -198,9 +199,23 @@ class DirectoryView:
                     self.found(damage)
                 return
         if info is None:
-            info = self._infos[number] = SegmentInfo(label, START, SegmentIndex(), None, [])
+            info = self._infos[number] = self._begun(label, mark) or SegmentInfo(
+                label, START, SegmentIndex(), None, []
+            )
         if not info.sealed:
             self._scan(info, mark, above)
+
+    def _begun(self, label: Label, mark: Mark | None) -> SegmentInfo | None:
+        """A segment that is being written, as far as a snapshot knows what it holds: only the rest need be looked at."""
+        for sequence in reversed(self.directory.contents().snapshots if mark is not None else []):
+            found = snapshots.read(self.directory, sequence)
+            if found is None or mark is None or found.sequence > mark.sequence:
+                continue
+            known = found.active
+            if (known.number, known.generation) != (label.number, label.generation) or known.damage:
+                return None
+            return SegmentInfo(label, known.end, summaries.index_of(known), None, [])
+        return None
 
     def _scan(self, info: SegmentInfo, mark: Mark | None, above: int | None) -> None:
         """Look at what has been added to a segment, up to the mark."""

@@ -108,6 +108,8 @@ class Catalog:
 
     def _take_commits(self) -> None:
         """Go through what was committed since, if any of it says something of logs as a whole."""
+        if self._seen >= self.mark.sequence:
+            return
         told = {
             info.label.generation: tuple(info.index.kinds.get(kind.number, 0) for kind in _TELLING)
             for info in self.segments()

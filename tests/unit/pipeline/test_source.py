@@ -21,9 +21,10 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 import penstock
 from penstock.clock import ManualClock, to_us
-from penstock.errors import CorruptJournal, InvalidArgument, QueueNotFound
-from penstock.pipeline import schema
+from penstock.errors import CorruptJournal, InvalidArgument, PenstockError, QueueNotFound
+from penstock.pipeline import options, schema
 from penstock.pipeline.plan import Piece
+from penstock.pipeline.source import PenstockDataSource
 from tests.unit.pipeline.tables import offsets, payloads, planned, table
 
 BEGIN = datetime(2026, 11, 16, tzinfo=UTC)
@@ -335,3 +336,48 @@ def test_a_missing_segment_fails_a_read_unless_it_is_told_to_go_on(data: Path) -
     rest = payloads(table(data, topic="big", failOnDataLoss="false"))
     assert 0 < len(rest) < len(said)
     assert set(rest) < set(said)
+
+
+# --- what a stranger found ---
+
+
+def test_what_happened_is_chosen_by_time_too(data: Path) -> None:
+    clock = ManualClock(to_us(BEGIN, "BEGIN"))
+    with penstock.open(data, clock=clock) as broker:
+        orders = broker.queue("orders")
+        orders.publish_many([b"%d" % number for number in range(6)])
+        deliveries = orders.receive_many(6)
+        for delivery in deliveries:
+            delivery.ack()
+            clock.advance(1)
+    start, stop = (BEGIN + timedelta(seconds=seconds) for seconds in (2, 4))
+    times = {"startingTimestamp": start.isoformat(), "endingTimestamp": stop.isoformat()}
+    assert offsets(table(data, table="settlements", **times)) == [2, 3]
+    assert table(data, table="deliveries", startingTimestamp=start.isoformat()).num_rows == 0
+    assert table(data, table="settlements", endingTimestamp="0").num_rows == 0
+
+
+def test_a_directory_is_named_as_spark_names_it(data: Path) -> None:
+    named = data.with_name("with a space")
+    with penstock.open(named) as broker:
+        broker.queue("orders").publish(b"a")
+    for path in (f"file:{named}", f"file://{named}", f"file://{named}".replace(" ", "%20"), str(named)):
+        assert options.parse({"path": path}).path == str(named)
+    for path in ("hdfs://host/x", "s3a://bucket/x", "file://host/x"):
+        with pytest.raises(InvalidArgument, match="is not on a file system of this machine"):
+            options.parse({"path": path})
+
+
+def test_what_is_wrong_with_places_is_said_when_a_table_is_loaded(data: Path) -> None:
+    with penstock.open(data) as broker:
+        broker.queue("orders").publish_many([b"a"] * 5)
+    for given, said in (
+        ({"startingoffsets": '{"nope": 1}'}, "which are not read"),
+        ({"startingoffsets": '{"orders": 99}'}, "has no offset 99 yet"),
+        ({"startingoffsets": '{"orders": 4}', "endingoffsets": '{"orders": 3}'}, "exchange them"),
+        ({"namespace": "nope"}, "there is no queue or topic at all"),
+        ({"startingtimestamp": "9" * 5000}, "milliseconds since 1970"),
+        ({"startingtimestamp": "１"}, "milliseconds since 1970"),
+    ):
+        with pytest.raises(PenstockError, match=said):
+            PenstockDataSource({"path": str(data), **given}).schema()

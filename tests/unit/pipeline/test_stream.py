@@ -14,6 +14,7 @@ from penstock.errors import CorruptJournal, QueueNotFound
 from penstock.journal import mark as marks
 from penstock.journal.files import Files
 from penstock.journal.reading import JournalReader
+from penstock.pipeline.source import PenstockDataSource
 from tests.unit.pipeline.tables import Query, offsets, payloads, table
 
 
@@ -352,3 +353,42 @@ def test_a_segment_that_is_dropped_while_somebody_looks_is_not_missing(
         monkeypatch.setattr(marks, "read_beside_owner", slow)
         query.batch()  # it would say that segments are missing
     assert cleaned
+
+
+def test_events_that_were_cleaned_before_they_were_read_are_noticed(data: Path) -> None:
+    with penstock.open(data, segment_bytes=1 << 13) as broker:
+        orders = broker.queue("orders")
+        query = Query(data, table="settlements", startingOffsets="earliest")
+        orders.publish(b"a")
+        orders.ack_many(orders.receive_many(1))
+        assert query.batch().num_rows == 1
+        upkeep = broker._port.monitor.upkeep  # type: ignore[attr-defined]
+        for _ in range(6):
+            orders.publish_many([b"%d %s" % (row, b"x" * 100) for row in range(100)])
+            orders.ack_many(orders.receive_many(100))
+            upkeep.run()
+        with pytest.raises(
+            CorruptJournal, match=r"what happened in commits \d+ to \d+ was cleaned before it was read"
+        ):
+            Query(data, query.checkpoint, table="settlements").batch()
+        going_on = Query(data, query.checkpoint, table="settlements", failOnDataLoss="false")
+        assert 0 < going_on.batch().num_rows < 600
+        assert Query(data, table="settlements", startingOffsets="earliest").batch().num_rows < 601
+        orders.publish(b"b")
+        orders.ack_many(orders.receive_many(1))
+        assert going_on.batch().num_rows == 1
+
+
+def test_a_stream_of_named_logs_can_go_on_without_one_that_was_deleted(data: Path) -> None:
+    with penstock.open(data) as broker:
+        broker.queue("a").publish(b"1")
+        broker.queue("b").publish(b"1")
+        query = Query(data, topic="a,b", startingOffsets="earliest")
+        query.batch()
+        broker.delete_queue("b")
+        broker.queue("a").publish(b"2")
+        with pytest.raises(CorruptJournal, match="default/b was deleted"):
+            Query(data, query.checkpoint, topic="a,b").batch()
+        again = Query(data, query.checkpoint, topic="a,b", failOnDataLoss="false")
+        assert again.payloads() == [b"2"]
+        PenstockDataSource({"path": str(data), "topic": "a,b", "failondataloss": "false"}).schema()
