@@ -16,6 +16,8 @@ from pyspark.sql import SparkSession
 
 import penstock
 from penstock.errors import InvalidArgument, QueueNotFound
+from penstock.journal import mark as marks
+from penstock.journal.files import Files
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import CLEANED, LEASES, SETTLEMENTS
 from penstock.journal.rows import Rows, messages
@@ -269,6 +271,24 @@ def test_a_segment_that_is_gone_is_a_loss(spark: SparkSession, data: Path) -> No
     report = audit_directory(spark, data)
     assert found(report)["lost", "q", None] == (entry.rows, [(entry.first, entry.last)])
     assert any(one.kind == "missing-commits" for one in report.breaches)
+
+
+def test_a_damaged_commit_of_settlements_is_not_passed_over(spark: SparkSession, data: Path) -> None:
+    with penstock.open(data) as broker:
+        orders = broker.queue("orders", retain_seconds=3600)
+        orders.publish_many([b"%d" % number for number in range(20)])
+        deliveries = orders.receive_many(20)
+        segment = max(data.glob("*.segment"))
+        mark = marks.read(Files(), data / "mark")
+        assert mark is not None
+        orders.ack_many(deliveries)
+        orders.publish(b"behind it")
+    assert audit_directory(spark, data).ok
+    content = bytearray(segment.read_bytes())
+    content[mark.end + 100] ^= 1  # in the commit that followed
+    segment.write_bytes(content)
+    found = audit_directory(spark, data).breaches
+    assert [one.kind for one in found if "are damaged" in one.detail] == ["missing-commits"]
 
 
 def test_a_busy_directory_has_no_breach(spark: SparkSession, data: Path) -> None:

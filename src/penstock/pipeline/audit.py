@@ -356,6 +356,7 @@ class _Audit:
     def _read(self) -> None:
         self._progress("messages", 1, 5)
         gathered = self._tables.messages()
+        damage = gathering.take_damage(gathered)
         self._ids = gathered.pop(gathering.IDS, Found())
         self._stored: dict[tuple[str, str], Found] = {}
         self._targeted: dict[tuple[str, str], dict[str, Runs]] = {}
@@ -371,6 +372,13 @@ class _Audit:
         self._rows = sum(found.rows for found in self._stored.values())
         self._progress("settlements", 2, 5)
         self._settled = self._tables.settlements(self._turns)
+        damage |= gathering.take_damage(self._settled)
+        for segment, bad in sorted(damage.items()):
+            parts = ", ".join(f"{start} to {stop}" for start, stop in bad.pairs(NAMED_MAX))
+            detail = f"bytes {parts} of segment {segment} are damaged: what they held is not known (`penstock journal verify` says more)"
+            self._breaches.append(
+                Breach("missing-commits", "", "", None, len(found.starts), [], detail=detail)
+            )
         self._settlement_rows = sum(found.rows for found in self._settled.values())
 
     def _required(self, table: str, columns: str) -> DataFrame:

@@ -23,6 +23,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
+from penstock.journal.damage import Damage
 from penstock.pipeline import options as parsing
 from penstock.pipeline.runs import EMPTY, Runs, joined, runs_of
 from penstock.pipeline.source import BatchReader
@@ -40,6 +41,9 @@ Key = tuple[str | None, ...]
 
 #: All ids, under no log's name.
 IDS: Final[Key] = (None, None, None)
+
+#: In the place of a namespace, which this cannot be: the key is then a segment, and what is gathered are its damaged bytes.
+DAMAGED: Final = "/damaged"
 
 
 class Found(msgspec.Struct):
@@ -166,6 +170,12 @@ def gather_settlements(batches: Iterable[Any], turns: Turns) -> Gathering:
     return found
 
 
+def take_damage(found: dict[Key, Found]) -> dict[int, Runs]:
+    """Take out which bytes of which segments are damaged."""
+    keys = [key for key in found if key[0] == DAMAGED and len(key) == 2]
+    return {int(key[1] or 0): found.pop(key).once for key in keys}
+
+
 class GatheringSource(DataSource):
     """The source `penstock`, with what its tasks read gathered: options as there, and `turns` as JSON."""
 
@@ -195,11 +205,15 @@ class _GatheringReader(DataSourceReader):
         return self._inner.partitions()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        batches = (batch for batch in self._inner.read(partition) if batch.num_rows)
+        damage: list[Damage] = []
+        batches = (batch for batch in self._inner.read_noting(partition, damage) if batch.num_rows)
         if self._inner.is_of_messages:
-            yield gather_messages(batches).batch()
+            found = gather_messages(batches)
         else:
-            yield gather_settlements(batches, msgspec.json.decode(self._turns, type=Turns)).batch()
+            found = gather_settlements(batches, msgspec.json.decode(self._turns, type=Turns))
+        for one in damage:
+            found.add((DAMAGED, str(one.segment)), np.arange(one.position, one.end, dtype=np.int64))
+        yield found.batch()
 
 
 # --- in the driver ---

@@ -191,8 +191,8 @@ def _require_whole(catalog: Catalog, logs: dict[int, Wanted], options: Options) 
             _lost(f"{len(lost)} messages of {wanted.name} were lost to damage (offsets {parts})", options)
 
 
-def _read(options: Options, piece: Piece) -> Iterator[Any]:
-    """What a task does."""
+def _read(options: Options, piece: Piece, noted: list[Damage] | None = None) -> Iterator[Any]:
+    """What a task does. Damage is said, or only `noted`."""
     reader = JournalReader(options.path)
     assembly = Assembly(options.table, options.columns, piece.logs, reader)
     if options.table.kind is not MESSAGES:  # messages of a time are chosen by their offsets
@@ -201,8 +201,12 @@ def _read(options: Options, piece: Piece) -> Iterator[Any]:
     frames = (frame for stretch in piece.stretches for frame in reader.stretch(stretch))
     for batch in assembly.batches(frames):
         yield batch
-        told = _tell(reader.damage, told, options)
-    _tell(reader.damage, told, options)
+        if noted is None:
+            told = _tell(reader.damage, told, options)
+    if noted is None:
+        _tell(reader.damage, told, options)
+    else:
+        noted += reader.damage
 
 
 def _tell(damage: list[Damage], told: int, options: Options) -> int:
@@ -263,6 +267,10 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         return _read(self._options, partition)  # type: ignore[arg-type]
+
+    def read_noting(self, partition: InputPartition, damage: list[Damage]) -> Iterator[Any]:
+        """The same for somebody who wants to know what is damaged, and goes on."""
+        return _read(self._options, partition, damage)  # type: ignore[arg-type]
 
 
 class FilteringReader(BatchReader):
