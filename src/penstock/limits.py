@@ -155,8 +155,11 @@ SPOOL_TOPICS_MAX: Final = 10_000
 # A manifest names so many staged files at the most; Spark makes one for each task.
 SPOOL_FILES_MAX: Final = 100_000
 
-# The name of a producer is kept for ever.
-SPOOL_PRODUCER_BYTES_MAX: Final = 512
+# The name of a producer is kept for ever. It has room for a namespace, a topic and what an application calls itself.
+SPOOL_PRODUCER_BYTES_MAX: Final = 1024
+
+# What an application calls itself, in a producer's name.
+SPOOL_APP_BYTES_MAX: Final = 256
 
 # How often the owner looks into the spool by itself: whoever hands something in rings a bell, but not from another machine.
 SPOOL_POLL_S: Final = 1.0
