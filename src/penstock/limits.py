@@ -135,6 +135,12 @@ LOCK_TRIES: Final = 3
 # Between two such tries.
 LOCK_PAUSE_S: Final = 0.02
 
+# Somebody who owns a directory only for the moment, to empty its spool, is waited for so long by whoever opens it.
+LOCK_MOMENT_S: Final = 10.0
+
+# A directory that another machine has written to since is taken to be owned there, though its lock is not heard: not every file system hands it on.
+ELSEWHERE_S: Final = 60.0
+
 # A mark that is read while it is being written is whole the next time.
 MARK_READS_MAX: Final = 100
 

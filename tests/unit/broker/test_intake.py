@@ -17,6 +17,7 @@ import pytest
 import penstock
 from penstock.broker import handover, opening, sync
 from penstock.broker.handover import hand_over
+from penstock.broker.intake import Intake
 from penstock.clock import ManualClock
 from penstock.engine.engine import Engine, Stored
 from penstock.engine.retention import ARCHIVE
@@ -29,9 +30,10 @@ from penstock.errors import (
     PenstockError,
     QueueFull,
 )
+from penstock.journal.directory import MOMENTARY, Directory, holder
 from penstock.journal.files import Files
 from penstock.journal.spool import Manifest, Report, Spool
-from penstock.limits import SEGMENT_BYTES_MIN
+from penstock.limits import ELSEWHERE_S, SEGMENT_BYTES_MIN
 from tests.faults.faulty_files import EIO, ENOSPC, FaultyFiles, UnsyncedFiles
 from tests.unit.broker.patience import until
 from tests.unit.broker.staging import batch, spool_of, stage
@@ -133,6 +135,39 @@ def test_an_owner_who_comes_at_the_same_moment_breaks_it(
         assert payloads(seen[0], "a") == [b"1", b"2", b"5"]
     finally:
         seen[0].close()
+
+
+def test_the_driver_does_not_say_that_it_is_for_the_moment(
+    path: Path, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str | None] = []
+    catch_up = Intake.catch_up
+
+    def asked(intake: Intake) -> None:
+        found.append(holder(Directory(Files(), path)))
+        catch_up(intake)
+
+    monkeypatch.setattr(Intake, "catch_up", asked)
+    assert hand_over(path, batch(spool, 0, PARTS), 60, UnsyncedFiles())
+    assert found[0] == Files().whoami() + MOMENTARY
+    assert (path / "lock").read_text() == ""
+
+
+def test_a_second_owner_comes_beside_one_on_another_machine(path: Path, spool: Spool) -> None:
+    """Whose lock is not heard here: it looks as if nobody held the directory."""
+    opened(path, Elsewhere()).close()
+    journal = {found: found.read_bytes() for found in path.iterdir() if found.is_file()}
+    assert not hand_over(path, batch(spool, 0, PARTS), 0, UnsyncedFiles())
+    assert {found: found.read_bytes() for found in path.iterdir() if found.is_file()} == journal
+    assert len(spool.pending()) == 1
+    old = (path / "mark").stat().st_mtime - ELSEWHERE_S - 1
+    os.utime(path / "mark", (old, old))
+    assert hand_over(path, batch(spool, 0, PARTS), 60, UnsyncedFiles())
+
+
+class Elsewhere(UnsyncedFiles):
+    def whoami(self) -> str:
+        return "process 7 on another.example"
 
 
 def test_columns_are_lost_or_times_are_wrong(path: Path, spool: Spool) -> None:
