@@ -135,6 +135,12 @@ LOCK_TRIES: Final = 3
 # Between two such tries.
 LOCK_PAUSE_S: Final = 0.02
 
+# Somebody who owns a directory only for the moment, to empty its spool, is waited for so long by whoever opens it.
+LOCK_MOMENT_S: Final = 10.0
+
+# A directory that another machine has written to since is taken to be owned there, though its lock is not heard: not every file system hands it on.
+ELSEWHERE_S: Final = 60.0
+
 # A mark that is read while it is being written is whole the next time.
 MARK_READS_MAX: Final = 100
 
@@ -155,8 +161,11 @@ SPOOL_TOPICS_MAX: Final = 10_000
 # A manifest names so many staged files at the most; Spark makes one for each task.
 SPOOL_FILES_MAX: Final = 100_000
 
-# The name of a producer is kept for ever.
-SPOOL_PRODUCER_BYTES_MAX: Final = 512
+# The name of a producer is kept for ever. It has room for a namespace, a topic and what an application calls itself.
+SPOOL_PRODUCER_BYTES_MAX: Final = 1024
+
+# What an application calls itself, in a producer's name.
+SPOOL_APP_BYTES_MAX: Final = 256
 
 # How often the owner looks into the spool by itself: whoever hands something in rings a bell, but not from another machine.
 SPOOL_POLL_S: Final = 1.0

@@ -355,6 +355,40 @@ def test_an_abort_after_a_failed_commit_removes_what_was_handed_in(path: str) ->
     assert os.listdir(Path(path) / "spool") == []
 
 
+def test_a_version_for_one_topic_is_taken_for_another_ones(path: str) -> None:
+    def write(payload: bytes, schema_: str = "payload binary", **options: str) -> None:
+        given = {"path": path, "txnappid": "app/x", "txnversion": "7", **options}
+        writer = sink.writer(schema(schema_), given)
+        columns: dict[str, Any] = {"payload": [payload]}
+        if "topic" in schema_:
+            columns["topic"] = ["a"]
+        writer.commit([writer.write(iter([batch(**columns)]))])
+
+    for _ in range(2):  # the second time is a repetition of each
+        write(b"a", topic="a")
+        write(b"b", topic="b")
+        write(b"elsewhere", topic="a", namespace="other")
+        write(b"another", topic="a", txnappid="app")
+        write(b"by column", "payload binary, topic string")
+        write(b"the same by column", "payload binary, topic string")
+    with penstock.open(path) as broker:
+        assert [one.payload for one in broker.queue("a").peek(9)] == [b"a", b"another", b"by column"]
+        assert [one.payload for one in broker.queue("b").peek(9)] == [b"b"]
+        assert [one.payload for one in broker.namespace("other").queue("a").peek(9)] == [b"elsewhere"]
+
+
+def test_the_longest_names_make_a_producer_too_long(path: str) -> None:
+    options = {
+        "path": path,
+        "topic": "t" * (limits.NAME_CHARS_MAX - 4) + ".dlq",
+        "namespace": "n" * (limits.NAME_CHARS_MAX - 4),
+        "txnappid": "x" * limits.SPOOL_APP_BYTES_MAX,
+        "txnversion": "1",
+    }
+    producer = sink.target(schema("payload binary"), options).transactions
+    assert len(producer.encode()) <= limits.SPOOL_PRODUCER_BYTES_MAX
+
+
 def test_a_directory_that_the_driver_does_not_see_is_not_noticed(path: str) -> None:
     writer = sink.writer(schema("payload binary"), {"path": path, "topic": "a"})
     message = writer.write(iter([batch(payload=[b"1"])]))

@@ -12,7 +12,7 @@ from typing import Final
 
 from penstock.broker import opening
 from penstock.errors import DirectoryLocked
-from penstock.journal.directory import Directory, holder
+from penstock.journal.directory import Directory, holder, seems_held_elsewhere
 from penstock.journal.files import Files
 from penstock.journal.spool import Manifest, Refusal, Spool
 
@@ -95,12 +95,15 @@ def _give_up(spool: Spool, name: str, refusal: Refusal, *, mine: bool) -> None:
 
 
 def _take_in_here(spool: Spool) -> bool:
-    """If nobody owns the directory, own it for as long as it takes to empty the spool; whether that was so."""
+    """If nobody owns the directory, own it for as long as it takes to empty the spool; whether that was so.
+
+    What is not opened here is left in the spool, where nothing is lost; two owners would spoil the journal. So in doubt it is not.
+    """
     directory = Directory(spool.files, spool.directory)
-    if holder(directory) is not None:
+    if holder(directory) is not None or seems_held_elsewhere(directory):
         return False
     try:
-        opening.on_disk(spool.directory, trace=False, files=spool.files).close()
+        opening.on_disk(spool.directory, trace=False, files=spool.files, momentary=True).close()
     except DirectoryLocked:  # somebody was quicker
         return False
     return True

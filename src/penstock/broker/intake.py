@@ -6,8 +6,9 @@ What a spool holds is described in `journal.spool`. Here the owner empties it: w
 a part of a batch is one command like any other, under the broker's lock.
 
 A batch is looked at as a whole before any of it is published: every checksum of its files, and whether its topics take it (sizes, depth, dedup ids). Once its first part is published it is accepted, and the rest goes in
-whatever happens meanwhile, other publishers who fill the queue included. Each part is one unit: its messages, in as many logs as they are for, and a row that says which part of which batch it was. So after a crash
+whatever happens meanwhile, other publishers who fill the queue and policies that are altered included; only a disk that is full stops it, until there is room. Each part is one unit: its messages, in as many logs as they are for, and a row that says which part of which batch it was. So after a crash
 the next owner knows what is left, and a batch that comes once more is known however late it comes. Parts are numbered as the manifest's files and their frames are; the manifest stays where it is until the last of them is durable.
+Durable here means synced, whatever durability the broker has for its own publishers: a manifest is removed for good, and Spark's checkpoint counts on what became of it.
 
 What is refused stays in the spool with the reason beside it, and holds up the later batches of its producer, and nobody else.
 
@@ -73,6 +74,7 @@ class Intake:
     def __init__(self, monitor: Monitor, journal: Journal, position: Callable[..., Any]) -> None:
         self._monitor = monitor
         self._position = position
+        self._journal = journal
         self._files = journal.directory.files
         self.spool = Spool(self._files, journal.directory.path)
         self._one = threading.Lock()  # one pass at a time
@@ -134,13 +136,20 @@ class Intake:
     # --- how far readers are ---
 
     def _take_reports(self) -> None:
-        for report in self.spool.take_reports():
+        taken: list[str] = []
+        for name, report in self.spool.reports():
+            taken.append(name)
+            if report is None:
+                continue
             try:
                 self._take_report(report)
             except _OVER:
                 raise
             except PenstockError as error:
                 _LOG.warning("the position of %r in %r was dropped: %s", report.reader, report.log, error)
+        if taken:
+            self._journal.sync()
+            self.spool.remove_reports(taken)
 
     def _take_report(self, report: Report) -> None:
         if not report.log:
@@ -219,6 +228,7 @@ class Intake:
             self.spool.examine(manifest)
         if done is not None:
             self._publish(manifest, done)
+        self._journal.sync()  # a power cut leaves the manifest, or what it was
         self.spool.remove(manifest)
         if manifest.only:
             self._forget(manifest.producer)
@@ -245,9 +255,10 @@ class Intake:
             for topic, batch, staged_bytes in batches:
                 log = engine.find(manifest.namespace, topic)
                 policy = Policy.of() if log is None else log.policy
-                check_sizes(policy, batch)
-                if log is not None:
-                    _require_dedup_ids(log, batch.dedup_id is None or None in batch.dedup_id)
+                if not part.number:  # the others belong to what was accepted with this one
+                    check_sizes(policy, batch)
+                    if log is not None:
+                        _require_dedup_ids(log, batch.dedup_id is None or None in batch.dedup_id)
                 compose.date(batch, policy, now_us, monitor.set_back_us)
                 size += staged_bytes + ROW_BYTES * len(batch.payloads) + SECTION_OVERHEAD_BYTES
                 size += DECLARATION_BYTES_MAX if log is None else 0
@@ -306,6 +317,7 @@ class Intake:
             known = [name for name in self._monitor.engine.producers if name.startswith(ONLY)]
         left = [name for name in known if name not in here]
         if left:
+            self._journal.sync()
             self.spool.settle()  # a manifest that a power cut brought back would be published again
         for name in left:
             self._forget(name)

@@ -250,16 +250,18 @@ class Engine:
     ) -> Sequence[int]:
         """Append messages to a log; their ids. A repeated dedup id gives the id of the first message that had it.
 
-        If that there is room was `planned`, a full log is not refused any more.
+        If it was `planned`, looked at before as a part of something that is done as a whole, nothing is refused any more: not for want of room,
+        and not for what the policy says by now.
         """
         policy = log.policy
         ids = batch.ids
-        check_sizes(policy, batch)
+        if not planned:
+            check_sizes(policy, batch)
         fresh: Batch | None = batch
         if batch.dedup_id is not None:
             log.dedup.expire(now_us)
-            fresh, ids = log.without_repeats(batch, now_us)
-        elif policy.delivery == "exactly-once":
+            fresh, ids = log.without_repeats(batch, now_us, planned=planned)
+        elif policy.delivery == "exactly-once" and not planned:
             raise InvalidArgument(
                 f"{log.name!r} promises exactly-once: give each message a dedup_id by which a repetition is known"
             )

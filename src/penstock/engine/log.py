@@ -323,8 +323,13 @@ class Log:
 
     # --- dedup ids ---
 
-    def without_repeats(self, batch: Batch, now_us: int) -> tuple[Batch | None, list[int]]:
-        """The batch without what was published before, and the ids to answer with. Nothing is remembered yet."""
+    def without_repeats(
+        self, batch: Batch, now_us: int, *, planned: bool = False
+    ) -> tuple[Batch | None, list[int]]:
+        """The batch without what was published before, and the ids to answer with. Nothing is remembered yet.
+
+        What was `planned` is not refused for the dedup ids that it has not.
+        """
         dedup_ids = batch.dedup_id or []
         exact = self.policy.delivery == "exactly-once"
         ids = list(batch.ids)
@@ -332,7 +337,7 @@ class Log:
         here: dict[str, int] = {}
         for row, dedup_id in enumerate(dedup_ids):
             if dedup_id is None:
-                if exact:
+                if exact and not planned:
                     raise InvalidArgument(
                         f"{self.name!r} promises exactly-once: message {row} has no dedup_id"
                     )

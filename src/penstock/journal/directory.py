@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import re
 import zlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,6 +31,11 @@ SUMMARY: Final = "summary"
 SNAPSHOT: Final = "snapshot"
 FREE: Final = "free"
 TMP: Final = ".tmp"
+
+#: How the text in `lock` ends if whoever wrote it will let go in a moment.
+MOMENTARY: Final = ", for the moment"
+
+_MOMENT_TRIES: Final = round(limits.LOCK_MOMENT_S / limits.LOCK_PAUSE_S)
 
 _OURS: Final = re.compile(r"(\d{20})\.(segment|summary|snapshot|free)")
 _LOOKS_LIKE_OURS: Final = re.compile(r"\d{20}\..*|.*\.(segment|summary|snapshot|free)")
@@ -137,17 +143,20 @@ class Ownership:
 
     It is the directory itself that is locked, and the file `lock` in it, which says by whom. Whoever removes that file, or puts another in its
     place, removes no lock.
+
+    A `momentary` owner says so there, and that he is gone when he is. Others wait for him a little; he waits for nobody.
     """
 
-    def __init__(self, directory: Directory) -> None:
+    def __init__(self, directory: Directory, *, momentary: bool = False) -> None:
         files = directory.files
         self._files = files
+        self._momentary = momentary
         self._held: list[int] = []
         try:
             self._hold(directory, files.open(directory.path))
             file = files.open(directory.lock, write=True, create=True)
             self._hold(directory, file)
-            text = files.whoami().encode()
+            text = (files.whoami() + MOMENTARY * momentary).encode()
             files.write(file, text, 0)
             files.truncate(file, len(text))
         except BaseException:
@@ -156,13 +165,25 @@ class Ownership:
 
     def _hold(self, directory: Directory, fd: int) -> None:
         self._held.append(fd)
-        if not _locked(self._files, fd):
-            holder = _holder_named_in(directory)
-            raise DirectoryLocked(
-                f"{directory.path} is held by {holder}. One process may own a journal: let it finish, or run "
-                "`penstock serve` on the directory and connect to that",
-                holder=holder,
-            )
+        tries = 0
+        while not self._files.lock(fd):
+            tries += 1
+            holder = _holder_named_in(directory)  # another one may have it by now
+            brief = holder.endswith(MOMENTARY) and not self._momentary
+            if tries >= (_MOMENT_TRIES if brief else limits.LOCK_TRIES):
+                raise DirectoryLocked(
+                    f"{directory.path} is held by {holder}. One process may own a journal: let it finish, or run "
+                    "`penstock serve` on the directory and connect to that",
+                    holder=holder,
+                )
+            self._files.pause(limits.LOCK_PAUSE_S)
+
+    def leave(self) -> None:
+        """Let go of a directory that is in order."""
+        if self._momentary and len(self._held) == 2:
+            with suppress(OSError):  # it is only for people, and for those who do not hear the lock
+                self._files.truncate(self._held[1], 0)
+        self.release()
 
     def release(self) -> None:
         """Also what a forked child does with its copies: the parent's lock stays."""
@@ -170,19 +191,29 @@ class Ownership:
             self._files.close(self._held.pop())
 
 
-def _locked(files: Files, fd: int) -> bool:
-    for _ in range(limits.LOCK_TRIES - 1):
-        if files.lock(fd):
-            return True
-        files.pause(limits.LOCK_PAUSE_S)
-    return files.lock(fd)
-
-
 def holder(directory: Directory) -> str | None:
-    """Who holds the directory, or None if nobody does. It changes nothing."""
+    """Who holds the directory, or None if nobody does. It changes nothing, and those who ask at the same time are not taken for holders."""
     files = directory.files
     with files.opened(directory.path) as fd:
-        return None if files.lock(fd) else _holder_named_in(directory)
+        return None if files.lock(fd, shared=True) else _holder_named_in(directory)
+
+
+def seems_held_elsewhere(directory: Directory) -> bool:
+    """Whether another machine was the last to own the directory, and wrote to it just now. Its lock may not be heard here.
+
+    An owner who writes nothing is not noticed so: this makes a mistake less likely and does not replace the lock.
+    """
+    host = _host_in(_holder_named_in(directory))
+    if not host or host == _host_in(directory.files.whoami()):
+        return False
+    try:
+        return directory.files.age_s(directory.mark) < limits.ELSEWHERE_S
+    except FileNotFoundError:
+        return False
+
+
+def _host_in(name: str) -> str:
+    return name.removesuffix(MOMENTARY).partition(" on ")[2]
 
 
 def _holder_named_in(directory: Directory) -> str:

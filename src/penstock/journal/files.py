@@ -228,10 +228,10 @@ class Files:
 
     # --- the rest ---
 
-    def lock(self, fd: int) -> bool:
-        """Take the exclusive lock of an open file; False if another process has it."""
+    def lock(self, fd: int, *, shared: bool = False) -> bool:
+        """Take the exclusive lock of an open file, or a shared one; False if another process has one that forbids it."""
         try:
-            self._call(fcntl.flock, fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self._call(fcntl.flock, fd, (fcntl.LOCK_SH if shared else fcntl.LOCK_EX) | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
         return True

@@ -106,6 +106,7 @@ class Journal:
         progress: Callable[[int], None] | None = None,
         clock: Clock | None = None,
         files: Files | None = None,
+        momentary: bool = False,
     ) -> None:
         check_settings(durability, commit_interval_ms, segment_bytes)
         require_little_endian()
@@ -128,16 +129,20 @@ class Journal:
         )
         self._group = self._tail.group
         with _telling_what_failed("opening the journal"):
-            self._open(restore, replay, progress)
+            self._open(restore, replay, progress, momentary)
         _opened.add(self)
 
     # --- opening ---
 
     def _open(
-        self, restore: Restore | None, replay: Replay | None, progress: Callable[[int], None] | None
+        self,
+        restore: Restore | None,
+        replay: Replay | None,
+        progress: Callable[[int], None] | None,
+        momentary: bool,
     ) -> None:
         self.directory.files.make_directory(self.directory.path)
-        self._owner = Ownership(self.directory)
+        self._owner = Ownership(self.directory, momentary=momentary)
         try:
             recovery = Recovery(self.directory, self._clock, restore, replay, progress)
             recovery.run()
@@ -555,7 +560,7 @@ class Journal:
                         self._tail.sync_all()
             finally:
                 self._tail.close()
-                self._owner.release()
+                self._owner.leave()
 
     def __enter__(self) -> Self:
         return self

@@ -28,7 +28,8 @@ What a crash leaves:
   owner by his record.
 - of the owner, between two parts: a manifest of which some parts are recorded. The next owner goes on with the next part. After the last part, before the manifest was removed: a batch that is on record, which is removed
   without being published.
-- of the power, at any of these: a manifest is linked only when its files are durable, and begun only when its own name is (`settle`). A record is forgotten only when the removal of the manifest is.
+- of the power, at any of these: a manifest is linked only when its files are durable, and begun only when its own name is (`settle`). It is removed, as is a report, only when the journal is synced, whatever the broker's
+  durability. A record is forgotten only when the removal of the manifest is durable.
 
 *A refusal* is the owner's answer to a manifest that he cannot take in (a queue is full, a message too large). If nothing of it is published, whoever handed it in withdraws it and may hand in the same batch again, with other contents.
 If something is (`begun`), the manifest stays, and is tried again when its producer comes back. The owner by himself does neither: nobody else knows whether the producer has heard of it.
@@ -441,8 +442,8 @@ class Spool:
         self.files.sync_directory(self.path)
         self.drop([file.name for file in manifest.files])
 
-    def take_reports(self) -> Iterator[Report]:
-        """What readers have said since. Each is gone when the next is asked for, unless the owner died with it: then he hears it again."""
+    def reports(self) -> Iterator[tuple[str, Report | None]]:
+        """What readers have said since, each with its name here; None where it cannot be read. They are heard again until they are removed."""
         names = self._names()
         taken = [name for name in names if name.endswith(POSITION + TAKEN)]
         for name in (name for name in names if name.endswith(POSITION)):
@@ -456,8 +457,11 @@ class Spool:
                 taken.append(mine)
         for name in taken:
             body = envelope.unwrap(WHAT, VERSION, read_whole(self.files, self.path / name))
-            if body is not None:
-                yield msgspec.msgpack.decode(body, type=Report)
+            yield name, None if body is None else msgspec.msgpack.decode(body, type=Report)
+
+    def remove_reports(self, names: Sequence[str]) -> None:
+        """What they say is durable elsewhere."""
+        for name in names:
             self._remove(name)
 
     def sweep(self, older_s: float = limits.SPOOL_STALE_S) -> int:

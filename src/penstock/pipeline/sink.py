@@ -13,6 +13,9 @@ A batch write is a job of its own: running it again by hand writes again. With t
     def write(df, batch_id):
         df.write.format("penstock").mode("append").option("topic", "invoices").option("txnAppId", "billing").option("txnVersion", batch_id).save(path)
 
+What makes a write the same write is the directory, `namespace`, the option `topic`, `txnAppId` and `txnVersion`: two writes of one batch id to two topics are two writes. Rows that go by a column `topic`, without the option, have no topic in that:
+two such writes of one version into a namespace are one, whatever their rows say, and need two `txnAppId`. A version at or below the last one that was taken is dropped without a word, since that is what a repetition looks like.
+
 Who owns the directory: while a broker has it open (`penstock.open`, `penstock serve`), that broker takes the batch in, at once. While nobody does, the driver opens it for the moment. If the owner does not come to it within `commitTimeout`
 seconds, the commit ends well all the same, with a warning: the batch is on the disk, in order, and is published when he does. What an owner refuses (a queue is full, a message too large for it) fails the
 query with the owner's reason, with nothing of the batch published. The directory must be seen by all executors, under the same path.
@@ -77,6 +80,11 @@ class Target(NamedTuple):
     timeout_s: float
     app: str | None
     version: int
+
+    @property
+    def transactions(self) -> str:
+        """The producer whose batches the versions of `txnAppId` are. Names have no slash in them, so no two are alike."""
+        return f"txn:{self.namespace}/{self.topic or ''}/{self.app}"
 
     @property
     def spool(self) -> Spool:
@@ -185,8 +193,8 @@ def _transaction(given: Mapping[str, str]) -> tuple[str | None, int]:
         raise InvalidArgument("give both txnAppId and txnVersion, or neither")
     if app is None or version is None:
         return None, 0
-    if not app or len(app.encode()) > limits.SPOOL_PRODUCER_BYTES_MAX // 2:
-        raise InvalidArgument(f"txnAppId has 1 to {limits.SPOOL_PRODUCER_BYTES_MAX // 2} bytes")
+    if not app or len(app.encode()) > limits.SPOOL_APP_BYTES_MAX:
+        raise InvalidArgument(f"txnAppId has 1 to {limits.SPOOL_APP_BYTES_MAX} bytes")
     number = int(version) if version.isascii() and version.isdigit() else -1
     if not 0 <= number <= limits.OFFSET_MAX:
         raise InvalidArgument(
@@ -266,7 +274,7 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, target: Target) -> None:
         self._target = target
         # Drawn once, when the write is planned: tasks and commit know the same one.
-        self._producer = f"{ONLY}{uuid4().hex}" if target.app is None else f"txn:{target.app}"
+        self._producer = f"{ONLY}{uuid4().hex}" if target.app is None else target.transactions
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         context = TaskContext.get()

@@ -17,20 +17,23 @@ import pytest
 import penstock
 from penstock.broker import handover, opening, sync
 from penstock.broker.handover import hand_over
+from penstock.broker.intake import Intake
 from penstock.clock import ManualClock
 from penstock.engine.engine import Engine, Stored
 from penstock.engine.retention import ARCHIVE
 from penstock.errors import (
     CorruptJournal,
+    DiskFull,
     InvalidArgument,
     InvalidName,
     MessageTooLarge,
     PenstockError,
     QueueFull,
 )
+from penstock.journal.directory import MOMENTARY, Directory, holder
 from penstock.journal.files import Files
 from penstock.journal.spool import Manifest, Report, Spool
-from penstock.limits import SEGMENT_BYTES_MIN
+from penstock.limits import ELSEWHERE_S, SEGMENT_BYTES_MIN
 from tests.faults.faulty_files import EIO, ENOSPC, FaultyFiles, UnsyncedFiles
 from tests.unit.broker.patience import until
 from tests.unit.broker.staging import batch, spool_of, stage
@@ -69,7 +72,7 @@ def test_what_was_handed_in_while_nobody_was_there_is_not_published(path: Path, 
     with opened(path) as broker:
         assert payloads(broker, "a") == [b"1", b"2", b"5"]
         assert payloads(broker, "b") == [b"3", b"4"]
-        assert os.listdir(spool.path) == []
+        until(lambda: not os.listdir(spool.path))  # staged files go last
     with opened(path) as broker:
         assert payloads(broker, "a") == [b"1", b"2", b"5"]
 
@@ -92,7 +95,7 @@ def test_a_batch_that_comes_again_is_published_again(path: Path, spool: Spool) -
         assert hand_over(path, batch(spool, 3, again), 60, UnsyncedFiles())
         assert hand_over(path, batch(spool, 2, again), 60, UnsyncedFiles()), "an older one"
         assert payloads(broker, "a") == [b"1", b"2", b"5"]
-        assert os.listdir(spool.path) == []
+        until(lambda: not os.listdir(spool.path))  # staged files go last
         assert hand_over(path, batch(spool, 4, again), 60, UnsyncedFiles())
         assert hand_over(path, batch(spool, 3, again, producer="query:other"), 60, UnsyncedFiles())
         assert len(payloads(broker, "a")) == 9
@@ -132,6 +135,39 @@ def test_an_owner_who_comes_at_the_same_moment_breaks_it(
         assert payloads(seen[0], "a") == [b"1", b"2", b"5"]
     finally:
         seen[0].close()
+
+
+def test_the_driver_does_not_say_that_it_is_for_the_moment(
+    path: Path, spool: Spool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    found: list[str | None] = []
+    catch_up = Intake.catch_up
+
+    def asked(intake: Intake) -> None:
+        found.append(holder(Directory(Files(), path)))
+        catch_up(intake)
+
+    monkeypatch.setattr(Intake, "catch_up", asked)
+    assert hand_over(path, batch(spool, 0, PARTS), 60, UnsyncedFiles())
+    assert found[0] == Files().whoami() + MOMENTARY
+    assert (path / "lock").read_text() == ""
+
+
+def test_a_second_owner_comes_beside_one_on_another_machine(path: Path, spool: Spool) -> None:
+    """Whose lock is not heard here: it looks as if nobody held the directory."""
+    opened(path, Elsewhere()).close()
+    journal = {found: found.read_bytes() for found in path.iterdir() if found.is_file()}
+    assert not hand_over(path, batch(spool, 0, PARTS), 0, UnsyncedFiles())
+    assert {found: found.read_bytes() for found in path.iterdir() if found.is_file()} == journal
+    assert len(spool.pending()) == 1
+    old = (path / "mark").stat().st_mtime - ELSEWHERE_S - 1
+    os.utime(path / "mark", (old, old))
+    assert hand_over(path, batch(spool, 0, PARTS), 60, UnsyncedFiles())
+
+
+class Elsewhere(UnsyncedFiles):
+    def whoami(self) -> str:
+        return "process 7 on another.example"
 
 
 def test_columns_are_lost_or_times_are_wrong(path: Path, spool: Spool) -> None:
@@ -209,7 +245,7 @@ def test_a_refused_batch_is_published_in_part_or_cannot_come_again(
         broker.close()
     with pytest.raises(error):
         hand_over(path, batch(spool, 0, [{"z": [b"first"]}, part]), 60, UnsyncedFiles())
-    assert os.listdir(spool.path) == []
+    until(lambda: not os.listdir(spool.path))
     assert hand_over(path, batch(spool, 0, [{"b": [b"other"]}]), 60, UnsyncedFiles()), "with other contents"
     if not held:
         broker = opened(path)
@@ -236,7 +272,7 @@ def test_a_refused_batch_stops_other_producers_or_is_overtaken(path: Path, spool
         full.alter(max_depth=4)
         assert hand_over(path, batch(spool, 1, [{"a": [b"4"]}]), 60, UnsyncedFiles())
         assert payloads(broker, "a") == [b"1", b"2", b"3", b"4"]
-        assert os.listdir(spool.path) == []
+        until(lambda: not os.listdir(spool.path))  # staged files go last
 
 
 def test_a_batch_that_was_accepted_is_refused_in_the_middle(path: Path, spool: Spool) -> None:
@@ -256,9 +292,22 @@ def test_a_batch_that_was_accepted_is_refused_in_the_middle(path: Path, spool: S
         assert payloads(broker, "a") == [b"1", b"x", b"x", b"2"]
 
 
-def test_what_cannot_go_on_in_the_middle_is_lost_or_doubled(path: Path, spool: Spool) -> None:
-    """The policy became another one while a batch was being taken in."""
-    with opened(path) as broker:
+WHOLE = [b"1", b"11", b"22", b"222", b"3", b"33"]
+ALTERED: list[tuple[dict[str, Any], dict[str, Any], list[bytes]]] = [
+    ({"max_message_bytes": 1}, {}, WHOLE),
+    ({"delivery": "exactly-once"}, {}, WHOLE),
+    ({"delivery": "exactly-once"}, {"dedup_id": [None, "x"]}, [b"1", b"11", b"22", b"3"]),
+    ({"ttl": 1}, {}, WHOLE),
+    ({"max_depth": 1}, {}, WHOLE),
+]
+
+
+@pytest.mark.parametrize(("policy", "columns", "expected"), ALTERED)
+def test_a_policy_that_is_altered_meanwhile_stops_a_batch_in_the_middle(
+    path: Path, spool: Spool, policy: dict[str, Any], columns: dict[str, Any], expected: list[bytes]
+) -> None:
+    clock = ManualClock()
+    with opened(path, clock=clock) as broker:
         queue = broker.queue("a")
         intake = intake_of(broker)
         publish = intake._publish_part
@@ -266,20 +315,86 @@ def test_what_cannot_go_on_in_the_middle_is_lost_or_doubled(path: Path, spool: S
         def meanwhile(manifest: Any, part: Any, batches: Any) -> Any:
             record = publish(manifest, part, batches)
             if part.number == 0:
-                queue.alter(max_message_bytes=1)
+                queue.alter(**policy)
             return record
 
         intake._publish_part = meanwhile
+        due = clock.now_us() + 3_000_000  # behind the end of the ttl that it gets
+        parts = [{"a": [b"1", b"11"]}, {"a": [b"22", b"222"]}, {"a": [b"3", b"33"]}]
+        columns = {"deliver_at": [None, due], **columns}
+        assert hand_over(path, batch(spool, 0, parts, **columns), 60, UnsyncedFiles())
+        assert [one.payload for one in queue.reader("r").read_many(9)] == expected
+        until(lambda: not os.listdir(spool.path))  # staged files go last
+        with pytest.raises(PenstockError):  # the next one is looked at
+            hand_over(path, batch(spool, 1, parts, **columns), 60, UnsyncedFiles())
+
+
+def test_what_cannot_go_on_in_the_middle_is_lost_or_doubled(path: Path, spool: Spool) -> None:
+    """The disk became full while a batch was being taken in."""
+    with opened(path) as broker:
+        intake = intake_of(broker)
+        publish = intake._publish_part
+
+        def full(manifest: Any, part: Any, batches: Any) -> Any:
+            if part.number == 1:
+                raise DiskFull("no room")
+            return publish(manifest, part, batches)
+
+        intake._publish_part = full
         parts = [{"a": [b"1"]}, {"a": [b"22"]}, {"a": [b"3"]}]
-        with pytest.raises(MessageTooLarge):
+        with pytest.raises(DiskFull):
             hand_over(path, batch(spool, 0, parts), 60, UnsyncedFiles())
         assert payloads(broker, "a") == [b"1"]
         intake._publish_part = publish
-        queue.alter(max_message_bytes=100)
         other = [{"a": [b"3", b"22", b"1"]}]
         assert hand_over(path, batch(spool, 0, other), 60, UnsyncedFiles())
         assert payloads(broker, "a") == [b"1", b"22", b"3"], "it goes on with what it began with"
-        assert os.listdir(spool.path) == []
+        until(lambda: not os.listdir(spool.path))  # staged files go last
+
+
+class Watched(UnsyncedFiles):
+    """Tells what is about to be removed, and counts how often a segment is synced."""
+
+    def __init__(self) -> None:
+        self.synced = 0
+        self.removing: Callable[[Path], None] = lambda _path: None
+
+    def sync(self, fd: int) -> None:
+        self.synced += os.readlink(f"/proc/self/fd/{fd}").endswith(".segment")
+        super().sync(fd)
+
+    def unlink(self, path: Path) -> None:
+        self.removing(path)
+        super().unlink(path)
+
+
+@pytest.mark.parametrize("durability", ["commit", "interval", "os"])
+def test_a_power_cut_takes_what_was_removed_from_the_spool(path: Path, spool: Spool, durability: str) -> None:
+    """What is left must be a manifest, or its messages on the disk; and so with reports."""
+    files = Watched()
+    # In such an interval nothing is synced by itself.
+    with opened(path, files, durability=durability, commit_interval_ms=60_000) as broker:
+        journal = broker._port.monitor.journal  # type: ignore[attr-defined]
+        durable: list[tuple[str, bool]] = []
+
+        def note(gone: Path) -> None:
+            if gone.suffix in (".manifest", ".taken"):
+                durable.append((gone.suffix, journal.durable_sequence == journal._tail.sequence))
+
+        broker.queue("a").publish(b"0")
+        with intake_of(broker)._one:  # one pass for all of it
+            spool.report(Report("r", 1, log="a"))
+            spool.report(Report(ARCHIVE, 1))
+            spool.hand_in(batch(spool, 0, PARTS))
+            spool.hand_in(batch(spool, 0, PARTS, producer="job:1", only=True))
+            files.removing = note
+            before = files.synced
+        intake_of(broker).catch_up()
+        assert sorted(durable) == [(".manifest", True)] * 2 + [(".taken", True)] * 2
+        if durability != "commit":
+            assert files.synced - before == 3, (
+                "once for all reports and once for a manifest, not for each part"
+            )
 
 
 def test_a_spoilt_batch_stops_the_broker_or_is_published_in_part(
@@ -349,7 +464,7 @@ def test_a_job_is_remembered_for_ever_or_forgotten_too_early(path: Path, spool: 
     with opened(path) as broker:
         assert known(broker) == ["query:q"]
         assert len(payloads(broker, "a")) == count
-        assert os.listdir(spool.path) == []
+        until(lambda: not os.listdir(spool.path))  # staged files go last
     with opened(path) as broker:
         assert known(broker) == ["query:q"], "also after a replay"
 
@@ -389,7 +504,7 @@ def test_how_far_a_reader_is_is_not_told(path: Path, spool: Spool) -> None:
         spool.report(Report("spark.far", 99, log="a", holds=True))
         intake_of(broker).catch_up()
         assert queue.stats().readers == {"spark.q": 3, "spark.far": 0}
-        assert os.listdir(spool.path) == []
+        until(lambda: not os.listdir(spool.path))  # staged files go last
         spool.report(Report("spark.q", 9, log="a"))
         until(lambda: queue.stats().readers["spark.q"] == 1)
     with opened(path) as broker:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from penstock import limits
 from penstock.errors import CorruptJournal, DirectoryLocked
-from penstock.journal.directory import SNAPSHOT, Directory, Ownership, holder
+from penstock.journal.directory import MOMENTARY, SNAPSHOT, Directory, Ownership, holder, seems_held_elsewhere
 from penstock.journal.files import Files
 
 
@@ -72,6 +75,86 @@ def test_a_second_owner_is_refused_until_the_first_lets_go(directory: Directory)
     owner.release()
     owner.release()
     Ownership(directory).release()
+
+
+class Waiting(Files):
+    """Instead of pausing, something happens."""
+
+    def __init__(self, meanwhile: Callable[[int], None] = lambda _pauses: None) -> None:
+        self.pauses = 0
+        self._meanwhile = meanwhile
+
+    def pause(self, seconds: float) -> None:
+        assert seconds == limits.LOCK_PAUSE_S
+        self.pauses += 1
+        self._meanwhile(self.pauses)
+
+
+def test_an_owner_for_the_moment_is_not_waited_for(directory: Directory) -> None:
+    brief = Ownership(directory, momentary=True)
+    assert holder(directory) == Files().whoami() + MOMENTARY
+    files = Waiting(lambda pauses: brief.leave() if pauses == 50 else None)
+    owner = Ownership(Directory(files, directory.path))
+    assert files.pauses == 50
+    assert holder(directory) == Files().whoami()
+    owner.release()
+
+
+def test_an_owner_for_the_moment_is_waited_for_without_end_or_by_his_like(directory: Directory) -> None:
+    brief = Ownership(directory, momentary=True)
+    for momentary, pauses in ((False, limits.LOCK_MOMENT_S / limits.LOCK_PAUSE_S), (True, limits.LOCK_TRIES)):
+        files = Waiting()
+        with pytest.raises(DirectoryLocked, match="for the moment"):
+            Ownership(Directory(files, directory.path), momentary=momentary)
+        assert files.pauses == pauses - 1
+    brief.leave()
+
+
+def test_an_owner_who_came_after_one_for_the_moment_is_waited_for(directory: Directory) -> None:
+    brief = Ownership(directory, momentary=True)
+    stays: list[Ownership] = []
+
+    def another(pauses: int) -> None:
+        if pauses == 5:
+            brief.leave()
+            stays.append(Ownership(directory))
+
+    files = Waiting(another)
+    with pytest.raises(DirectoryLocked) as refused:
+        Ownership(Directory(files, directory.path))
+    assert refused.value.holder == Files().whoami()
+    assert files.pauses == 5
+    stays[0].release()
+
+
+def test_one_who_asks_is_taken_for_the_holder_by_another_who_asks(directory: Directory) -> None:
+    with directory.files.opened(directory.path) as fd:
+        assert directory.files.lock(fd, shared=True)
+        assert holder(directory) is None
+
+
+class Elsewhere(Files):
+    def whoami(self) -> str:
+        return "process 7 on another.example"
+
+
+@pytest.mark.parametrize("momentary", [False, True])
+def test_an_owner_whose_lock_is_not_heard_is_overlooked(directory: Directory, momentary: bool) -> None:
+    """As on a file system that hands on no locks between machines: here nobody holds it any more."""
+    directory.mark.touch()
+    assert not seems_held_elsewhere(directory), "nobody ever did"
+    Ownership(Directory(Elsewhere(), directory.path), momentary=momentary).release()
+    assert seems_held_elsewhere(directory)
+    old = directory.mark.stat().st_mtime - limits.ELSEWHERE_S - 1
+    os.utime(directory.mark, (old, old))
+    assert not seems_held_elsewhere(directory), "long ago"
+    directory.mark.unlink()
+    assert not seems_held_elsewhere(directory)
+    directory.mark.touch()
+    Ownership(directory).release()
+    assert not seems_held_elsewhere(directory), "it was here"
+    Ownership(Directory(Elsewhere(), directory.path), momentary=True).leave()
+    assert not seems_held_elsewhere(directory), "he said that he is gone"
 
 
 @pytest.mark.parametrize("replaced", [False, True])
