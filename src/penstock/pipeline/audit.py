@@ -376,9 +376,7 @@ class _Audit:
         for segment, bad in sorted(damage.items()):
             parts = ", ".join(f"{start} to {stop}" for start, stop in bad.pairs(NAMED_MAX))
             detail = f"bytes {parts} of segment {segment} are damaged: what they held is not known (`penstock journal verify` says more)"
-            self._breaches.append(
-                Breach("missing-commits", "", "", None, len(found.starts), [], detail=detail)
-            )
+            self._breaches.append(Breach("missing-commits", "", "", None, len(bad.starts), [], detail=detail))
         self._settlement_rows = sum(found.rows for found in self._settled.values())
 
     def _required(self, table: str, columns: str) -> DataFrame:

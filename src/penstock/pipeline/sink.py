@@ -42,6 +42,7 @@ from penstock.errors import InvalidArgument, JournalFailed, PenstockError
 from penstock.journal.files import Files
 from penstock.journal.spool import Manifest, Spool, Staged
 from penstock.names import check_name
+from penstock.pipeline.options import local_path
 from penstock.pipeline.staging import Staging
 
 _INTEGERS: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
@@ -139,15 +140,11 @@ def target(schema: t.StructType, options: Mapping[str, str]) -> Target:
         raise InvalidArgument(
             f"the penstock sink has no option {', '.join(map(repr, unknown))}; it has {', '.join(OPTIONS)}"
         )
-    path = given.get("path", "").removeprefix("file://")
-    if not path:
+    if not given.get("path"):
         raise InvalidArgument(
             'the penstock sink needs the directory of the queues: save("DIR"), or option("path", "DIR")'
         )
-    if "://" in path:
-        raise InvalidArgument(
-            f"the penstock sink writes to a directory that is mounted on every machine, not to {path!r}"
-        )
+    path = local_path(given["path"])
     topic = given.get("topic")
     if topic is not None:
         check_name(topic, kind="topic", reserved_ok=True)
