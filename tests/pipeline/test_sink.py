@@ -103,7 +103,7 @@ def test_two_columns_of_one_name_are_not_noticed(path: str) -> None:
         ({"topic": "a", "committimeout": "-1"}, "commitTimeout is '-1'"),
         ({"topic": "a", "committimeout": "nan"}, "commitTimeout is 'nan'"),
         ({"topic": "a", "path": ""}, "needs the directory"),
-        ({"topic": "a", "path": "s3://bucket/x"}, "a directory that is mounted"),
+        ({"topic": "a", "path": "s3://bucket/x"}, "is not on a file system of this machine"),
     ],
 )  # fmt: skip
 def test_a_wrong_option_is_not_noticed(path: str, options: dict[str, str], complaint: str) -> None:
