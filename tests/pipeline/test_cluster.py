@@ -122,6 +122,7 @@ def packed(path: Path) -> Path:
 
 
 @pytest.mark.timeout(600)
+@pytest.mark.campaign
 def test_a_job_does_other_things_on_a_cluster_than_on_one_machine(cluster: str, tmp_path: Path) -> None:
     data, out = tmp_path / "data", tmp_path / "out.json"
     with penstock.open(data) as broker:

@@ -34,7 +34,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DateType, StructField, StructType
 
 from penstock.engine.retention import ARCHIVE
-from penstock.errors import CorruptJournal, InvalidArgument
+from penstock.errors import CorruptJournal, InvalidArgument, QueueNotFound
 from penstock.journal.files import Files
 from penstock.journal.kinds import MESSAGES
 from penstock.journal.spool import Report, Spool
@@ -349,6 +349,7 @@ class Job:
                     f"{self.folder.root} is an archive of {_said(known)}, not of {_said(self._contents)}: give the same, or another folder"
                 )
         else:
+            self._positions.require_there()
             self.folder.make(HOME)
             self.folder.write(f"{HOME}/archive.json", msgspec.json.encode(self._contents))
         for name, changes in self._changes.items():
@@ -547,6 +548,22 @@ class Positions:
         self._catalog = Catalog(path)
         self._spool = Spool(Files(), path)
         self._told: dict[tuple[str, str], tuple[int, bool | None]] = {}
+
+    def require_there(self) -> None:
+        """Each topic that is named must be there when an archive begins; it may be deleted later."""
+        there = {log.name for log in self._catalog.logs.values() if self._holds(log)}
+        missing = sorted(set(self._contents.topics or ()) - there)
+        if missing:
+            raise QueueNotFound(
+                f"there is no queue or topic {', '.join(missing)} to archive; there are: {', '.join(self._known()) or 'none'}"
+            )
+
+    def _known(self) -> list[str]:
+        return sorted(
+            log.name
+            for log in self._catalog.logs.values()
+            if self._contents.namespace in (EVERYWHERE, log.namespace)
+        )
 
     def uncovered(self) -> list[str]:
         """Logs that wait for the archive, and are not in this one."""
