@@ -385,6 +385,9 @@ def test_what_cannot_be_archived_is_not_said(spark: SparkSession, data: Path, to
         InvalidArgument, match="is an archive of orders, not of everything in namespace default"
     ):
         archive(spark, data, to, namespace="default")
+    publish(data.with_name("another"), 1)
+    with pytest.raises(InvalidArgument, match="is an archive of the directory .*data, not of .*another"):
+        archive(spark, data.with_name("another"), to, topics=["orders"])
     with Folder(spark, to).owned("_archive/lock", "x"), pytest.raises(DirectoryLocked):
         archive(spark, data, to, topics=["orders"])
     (to / "_archive/archive.json").write_text('{"version": 99, "namespace": "*", "topics": null}')

@@ -106,6 +106,7 @@ class Contents(msgspec.Struct, frozen=True):
     namespace: str
     topics: list[str] | None
     version: int = VERSION
+    path: str | None = None  # the broker's directory
 
 
 def archive(
@@ -344,14 +345,21 @@ class Job:
         """Bring to an end what an earlier run was killed in, and see that this is an archive of the same things."""
         if self.folder.exists(f"{HOME}/archive.json"):
             known = _require_archive(self.folder)
-            if known != self._contents:
+            if known.path not in (None, str(self._path)):
+                # Offsets of one would be taken for those of the other.
+                raise InvalidArgument(
+                    f"{self.folder.root} is an archive of the directory {known.path}, not of {self._path}: give another folder; "
+                    f"if the directory was moved, change `path` in {self.folder.path(HOME)}/archive.json"
+                )
+            if (known.namespace, known.topics) != (self._contents.namespace, self._contents.topics):
                 raise InvalidArgument(
                     f"{self.folder.root} is an archive of {_said(known)}, not of {_said(self._contents)}: give the same, or another folder"
                 )
         else:
             self._positions.require_there()
             self.folder.make(HOME)
-            self.folder.write(f"{HOME}/archive.json", msgspec.json.encode(self._contents))
+            contents = msgspec.structs.replace(self._contents, path=str(self._path))
+            self.folder.write(f"{HOME}/archive.json", msgspec.json.encode(contents))
         for name, changes in self._changes.items():
             if changes.recover():
                 self._tell(Step("recovered", name, batch=changes.total().batch))
