@@ -22,7 +22,7 @@ def main(source: str, directory: str, checkpoint: str) -> None:
         # A shuffle: the rows of a batch that is run again come in another order.
         .repartition(2)
         .select(F.col("value").alias("payload"), F.concat(F.lit("t"), F.length("value") % 3).alias("topic"))
-        .writeStream.format("penstock-sink")
+        .writeStream.format("penstock")
         .option("checkpointLocation", checkpoint)
         .trigger(availableNow=True)
         .start(directory)
