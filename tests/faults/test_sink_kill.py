@@ -120,7 +120,7 @@ def _check(directory: Path) -> None:
     assert not [name for name in os.listdir(directory / "spool") if name.endswith(".manifest")]
 
 
-@pytest.mark.lengthy
+@pytest.mark.campaign  # a minute: what it shows is tried call by call in `tests/unit/broker/test_intake.py`
 @pytest.mark.timeout(600)
 def test_killing_the_driver_loses_or_doubles_a_message(tmp_path: Path) -> None:
     _kill_again_and_again(tmp_path, 2, "test")
