@@ -17,6 +17,7 @@ Everything that depends on where the data is goes through `Catalog`, `pieces` an
 from __future__ import annotations
 
 import logging
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 from typing import Any, Final
@@ -44,7 +45,7 @@ from pyspark.sql.types import StructType
 
 from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.clock import to_us
-from penstock.errors import CorruptJournal, InvalidArgument, QueueNotFound
+from penstock.errors import CorruptJournal, InvalidArgument, MaintenanceFailed, QueueNotFound
 from penstock.journal.damage import Damage
 from penstock.journal.kinds import MESSAGES
 from penstock.journal.reading import JournalReader
@@ -373,11 +374,29 @@ class _Stream(DataSourceStreamReader, SupportsTriggerAvailableNow):
             **place,
         }
 
+    @abstractmethod
     def _end(self) -> dict[str, Any]:
-        raise NotImplementedError
+        """Up to where everything is synced, as of the last look."""
 
+    @abstractmethod
     def _limited(self, start: dict[str, Any], end: dict[str, Any], rows: int | None) -> dict[str, Any]:
-        raise NotImplementedError
+        """Where a batch ends that begins at `start`: at `end`, or earlier if it would have more rows than that."""
+
+    def _require_reached(self, reached: bool, epoch: int) -> None:
+        """A batch that was planned before is planned again, to the same end. Less of it would be skipped for good, so the end must be there.
+
+        The mark is synced only at a clean end: after a power cut it is older than the truth until the directory is opened, and what is behind it may not be read yet.
+        """
+        if not reached and self.catalog.mark.epoch <= epoch:
+            raise MaintenanceFailed(
+                f"{self._options.path} does not know yet that everything is synced which this query has planned to read, as after a power cut: "
+                "open it once (penstock.open, or start its broker), then start the query again"
+            )
+        if not reached:
+            _lost(
+                f"the journal in {self._options.path} was cut before what this query had planned to read",
+                self._options,
+            )
 
 
 class MessageStream(_Stream):
@@ -473,6 +492,9 @@ class MessageStream(_Stream):
             return [Piece([], {})]
         if any(catalog.end(number) < one.stop for number, one in wanted.items()):
             catalog.refresh()  # the batch was planned by an earlier process, which had seen more
+            for number, epoch, stop in end["logs"].values():
+                if number in catalog.logs and number in wanted:
+                    self._require_reached(catalog.end(number) >= stop, epoch)
         _require_whole(catalog, wanted, self._options)
         found = pieces(
             catalog.segments(), MESSAGES, wanted, Bounds(catalog.mark), self._options.min_partitions
@@ -532,8 +554,9 @@ class EventStream(_Stream):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         catalog, options = self.catalog, self._options
-        if catalog.mark.sequence < end["sequence"]:
+        if start["sequence"] < end["sequence"] and catalog.mark.sequence < end["sequence"]:
             catalog.refresh()
+            self._require_reached(catalog.mark.sequence >= end["sequence"], end["epoch"])
         logs = {
             log.number: Wanted(log.namespace, log.name, 0, OFFSET_MAX)
             for log in catalog.chosen(options.wants)

@@ -10,7 +10,7 @@ import pytest
 
 import penstock
 from penstock.clock import ManualClock
-from penstock.errors import CorruptJournal, QueueNotFound
+from penstock.errors import CorruptJournal, MaintenanceFailed, QueueNotFound
 from penstock.journal import mark as marks
 from penstock.journal.files import Files
 from penstock.journal.reading import JournalReader
@@ -169,6 +169,33 @@ def test_a_mark_that_is_older_than_the_truth_is_waited_for(data: Path) -> None:
         (data / "mark").write_bytes(truth)
         orders.publish(b"c")
         assert behind.payloads() == [b"c"]
+
+
+def test_a_batch_that_was_planned_before_a_power_cut_is_not_read_in_part(data: Path) -> None:
+    with penstock.open(data) as broker:
+        orders = broker.queue("orders")
+        orders.publish(b"a")
+        early = (data / "mark").read_bytes()
+        orders.publish(b"b")
+        orders.ack_many(orders.receive_many(2))
+        truth = (data / "mark").read_bytes()
+        for table_name, rows in (("messages", 2), ("settlements", 2)):
+            query = Query(data, table=table_name, startingOffsets="earliest")
+            start, end = (
+                query.checkpoint,
+                query.stream.latestOffset(query.checkpoint, query.stream.getDefaultReadLimit()),
+            )
+            (data / "mark").write_bytes(early)
+            again = Query(
+                data, start, table=table_name
+            ).stream  # Spark has noted the end of the batch, and was killed
+            with pytest.raises(MaintenanceFailed, match="open it once"):
+                again.partitions(start, end)
+            (data / "mark").write_bytes(truth)
+            assert (
+                sum(batch.num_rows for piece in again.partitions(start, end) for batch in again.read(piece))
+                == rows
+            )
 
 
 # --- what was read is not what is there now ---
