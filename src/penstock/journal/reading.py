@@ -215,9 +215,8 @@ def stretch_frames(view: View, stretch: Stretch) -> Iterator[Frame]:
     try:
         with opened(view.directory, stretch.label) as fd:
             for frame in _good(view, fd, stretch.label, stretch.position, stretch.end, stretch.stop):
-                if (
-                    frame.sequence > done
-                ):  # a stretch may begin within a stride of the index, which is where reading begins
+                # Reading begins at an entry of the index, the stretch maybe behind it.
+                if frame.sequence > done:
                     yield frame
                     done = frame.sequence
     except OSError as error:

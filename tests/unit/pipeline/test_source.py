@@ -381,3 +381,31 @@ def test_what_is_wrong_with_places_is_said_when_a_table_is_loaded(data: Path) ->
     ):
         with pytest.raises(PenstockError, match=said):
             PenstockDataSource({"path": str(data), **given}).schema()
+
+
+def test_logs_that_take_turns_are_told_apart_in_one_batch(data: Path) -> None:
+    with penstock.open(data) as broker:
+        for turn in range(4):
+            for name in ("a", "b", "c"):
+                broker.queue(name).publish_many(
+                    [b"%s %d %d" % (name.encode(), turn, row) for row in range(7 + turn)]
+                )
+    for given in ({}, {"topic": "a,c"}, {"topic": "b"}):
+        found = [
+            (row["topic"], row["offset"], row["payload"].split()[0].decode())
+            for row in table(data, **given).to_pylist()
+        ]
+        names = given.get("topic", "a,b,c").split(",")
+        assert sorted(found) == [(name, offset, name) for name in names for offset in range(34)]
+
+
+@pytest.mark.parametrize("count", range(1, 12))
+def test_a_log_that_ends_between_two_entries_of_the_index_is_read_to_its_end(data: Path, count: int) -> None:
+    with penstock.open(data, durability="os", segment_bytes=1 << 22) as broker:
+        big, small = broker.queue("big"), broker.queue("small")
+        for number in range(count):
+            small.publish_many([b"%d" % number, b"+"])
+            big.publish_many([b"%d-%d %s" % (number, row, b"x" * 90) for row in range(30)])
+        for number in range(20):
+            big.publish_many([b"%d+%d %s" % (number, row, b"x" * 90) for row in range(300)])
+    assert table(data, topic="small").num_rows == 2 * count
