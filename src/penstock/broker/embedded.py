@@ -6,7 +6,7 @@ plain messages one at a time take a short way (`express`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from penstock import argument
@@ -46,6 +46,7 @@ from penstock.broker.transaction import Transactions, held_in, settle
 from penstock.clock import Clock
 from penstock.engine import cursors, dead, schedules
 from penstock.engine.engine import dead_letter_target
+from penstock.engine.filter import Filter
 from penstock.engine.log import DEFAULT_GROUP, NOTHING_KEPT, Log, Plain, is_plain
 from penstock.errors import InvalidArgument, PolicyConflict, WrongKind
 from penstock.journal.kinds import MESSAGES, METADATA, SETTLEMENTS
@@ -139,6 +140,11 @@ class Embedded:
             lanes, lane = group.lanes, group.lanes.lane(PRIORITY_DEFAULT)
         log.plain = Plain(group, lanes, lane, contents, log.policy.max_message_bytes, visible_us(log))
 
+    def find(self, namespace: str, name: str) -> Ticket[Handle | None]:
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin()
+            return Answer(self.monitor.engine.find(namespace, name))
+
     def names(self, namespace: str, kind: Kind = "queue") -> Ticket[list[str]]:
         with self.monitor.lock, self.monitor.whole:
             self.monitor.begin()
@@ -176,7 +182,7 @@ class Embedded:
             schedules=list(log.schedules),
         )
 
-    def stats(self, namespace: str = DEFAULT_NAMESPACE) -> BrokerStats:
+    def stats(self, namespace: str = DEFAULT_NAMESPACE) -> Ticket[BrokerStats]:
         """What the broker knows of a namespace; of itself only where everything is, which is the default one."""
         with self.monitor.lock, self.monitor.whole:
             self.monitor.begin()
@@ -186,7 +192,7 @@ class Embedded:
             journal = None
             if self.monitor.journal is not None and namespace == DEFAULT_NAMESPACE:
                 journal = self.monitor.journal.stats()
-            return BrokerStats(
+            found = BrokerStats(
                 queues=sum(log.kind == "queue" for log in logs),
                 topics=sum(log.kind == "topic" for log in logs),
                 ready=sum(found.ready for found in each),
@@ -198,6 +204,7 @@ class Embedded:
                 acked=gone.acked + sum(log.acked for log in logs),
                 journal=journal,
             )
+            return Answer(found)
 
     def change(self, log: Handle, what: What, **policy: Any) -> Ticket[Any]:
         fields = checked(policy)
@@ -282,7 +289,7 @@ class Embedded:
 
     def open_group(
         self, log: Handle, group: str, *, filter: str | None, strategy: str | None, start: Any, durable: bool,
-        consumer: str | None = None, silence_us: int | None = None,
+        consumer: str | None = None, silence_us: int | None = None, prefetch: int = 1,  # noqa: ARG002  # a receive is a function call here
     ) -> Ticket[str | None]:  # fmt: skip
         return self._grouping.open_group(
             log, group, filter=filter, strategy=strategy, start=start, durable=durable, consumer=consumer,
@@ -316,7 +323,14 @@ class Embedded:
                 return short
         return self._handing.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
 
-    def attach(self, log: Handle, group: str, consumer: str, silence_us: int | None = None) -> Ticket[str]:
+    def attach(
+        self,
+        log: Handle,
+        group: str,
+        consumer: str,
+        silence_us: int | None = None,
+        prefetch: int = 1,  # noqa: ARG002  # a receive is a function call here: nothing is sent ahead
+    ) -> Ticket[str]:
         return self._handing.attach(log, group, consumer, silence_us)
 
     def release(self, log: Handle, group: str, consumer: str, *, retire: bool = False) -> Ticket[None]:
@@ -413,7 +427,7 @@ class Embedded:
         log: Handle,
         count: int,
         *,
-        where: Callable[[Message], bool] | None,
+        where: Filter | None,
         to: str | None,
         span: range | None,
     ) -> Ticket[Redriven]:
@@ -436,7 +450,7 @@ class Embedded:
             return Recorded(answer, self.monitor.record(change)) if change else Answer(answer)
 
     def _to_redrive(
-        self, log: Log, target: Log | None, count: int, where: Callable[[Message], bool] | None, span: range
+        self, log: Log, target: Log | None, count: int, where: Filter | None, span: range
     ) -> tuple[list[int], range]:
         """With the lock held: the first dead letters within a span of offsets that go back, and what of it was not looked at yet.
 
@@ -450,7 +464,7 @@ class Embedded:
                 if batch is not None and not dead.is_leased(log, offset):
                     message = message_of(batch, offset - batch.first)
                     if dead.has_way_back(self.monitor.engine, log, message.headers, target) and (
-                        where is None or where(message)
+                        where is None or where.matches(message)
                     ):
                         more = SECTION_OVERHEAD_BYTES + bytes_of(
                             batch.part(offset - batch.first, offset - batch.first + 1)
