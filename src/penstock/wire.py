@@ -34,11 +34,11 @@ PROBLEM = "application/problem+json"
 EVENTS = "text/event-stream"
 
 
-class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class Body(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A request."""
 
 
-class Reply(msgspec.Struct, frozen=True, kw_only=True):
+class Reply(msgspec.Struct, kw_only=True):
     """An answer. A client ignores what it does not know: a newer server may say more."""
 
 
@@ -227,7 +227,7 @@ class OpenGroup(Body):
 
     filter: str | None = None
     strategy: str | None = None
-    start: Place = Place(at="latest")
+    start: Place | None = None  # what is published from now on
     durable: bool = True
     consumer: str | None = None
     silence: float | None = None  # seconds after which a consumer that is not heard of is thought dead
