@@ -18,7 +18,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from penstock.broker.port import HostedPort
 from penstock.server.bounds import Bounds
-from penstock.server.http import groups, logs, messages, problem, readers, transactions
+from penstock.server.http import groups, logs, messages, mqueue, problem, readers, transactions
 from penstock.server.http.endpoint import Endpoint, request_id
 from penstock.server.http.front import Front
 from penstock.server.http.parties import Accounts, NoObserver, NoQuotas, Observer, OpenAccounts, Quotas
@@ -27,6 +27,7 @@ from penstock.server.http.route import Route
 
 #: Every address of the server.
 ROUTES: Final[tuple[Route, ...]] = (
+    *mqueue.ROUTES,
     *logs.ROUTES,
     *messages.ROUTES,
     *groups.ROUTES,

@@ -64,13 +64,18 @@ class Front:
 
     # --- logs ---
 
-    async def log(self, namespace: str, name: str, number: int | None = None) -> Handle:
-        """The log of a name, and of that number if one is given."""
+    async def found(self, namespace: str, name: str) -> Handle | None:
+        """The log of a name, if there is one."""
         found = self._kept(namespace, name)
         if found is None:
             found = await self.port.find(namespace, name).get()
             if found is not None:
                 self.keep(found)
+        return found
+
+    async def log(self, namespace: str, name: str, number: int | None = None) -> Handle:
+        """The log of a name, and of that number if one is given."""
+        found = await self.found(namespace, name)
         if found is not None and (number is None or found.number == number):
             return found
         raise self._missing(namespace, name, found, number)
