@@ -17,6 +17,7 @@ import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import aclosing
 from functools import lru_cache
 from time import perf_counter
 from typing import Any, Final
@@ -210,16 +211,18 @@ async def _stream(call: Call, answer: Events, send: Send) -> None:
         (b"x-accel-buffering", b"no"),
         (b"x-request-id", call.request_id.encode()),
     ]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    try:
-        async for event in answer.events:
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-    except ClientGone:
-        raise
-    except Exception as error:  # its status has gone out already: it is told as the last event
-        last = b"event: problem\ndata: " + answer_to(error, call.request_id)[2] + b"\n\n"
-        await send({"type": "http.response.body", "body": last, "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+    with call.front.place(call.caller):
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        try:
+            async with aclosing(answer.events) as events:
+                async for event in events:
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+        except ClientGone:
+            raise
+        except Exception as error:  # its status has gone out already: it is told as the last event
+            last = b"event: problem\ndata: " + answer_to(error, call.request_id)[2] + b"\n\n"
+            await send({"type": "http.response.body", "body": last, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def respond(send: Send, status: int, headers: Headers, body: bytes, request: str) -> None:

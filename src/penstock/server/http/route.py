@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -61,7 +61,7 @@ class Plain(NamedTuple):
 class Events(NamedTuple):
     """An answer that goes on: server-sent events, one after another."""
 
-    events: AsyncIterator[bytes]
+    events: AsyncGenerator[bytes, None]
 
 
 class Call:
