@@ -28,7 +28,6 @@ Without keys everybody is `ANYBODY`, who may do everything; so the server listen
 from __future__ import annotations
 
 import hashlib
-import math
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, NoReturn, get_args
@@ -314,7 +313,7 @@ def _refuse(what: str) -> NoReturn:
 
 def _moment_us(claims: Mapping[str, Any], name: str) -> int:
     seconds = argument.number(claims[name])
-    if seconds is None or not math.isfinite(seconds):
+    if seconds is None:
         _refuse(f"has an '{name}' that is no number of seconds since 1970")
     if not 0 <= seconds <= TOKEN_EXPIRY_S_MAX:
         _refuse(f"has an '{name}' out of any time; it is in seconds since 1970, not milliseconds")

@@ -58,11 +58,7 @@ MAKE_A_SECRET: Final = "openssl rand -base64 32"
 _BEGIN: Final = "-----BEGIN "
 _TOKEN: Final = re.compile(r"([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)\.([A-Za-z0-9_-]+)", re.ASCII)
 _KINDS: Final = frozenset({"jwt", "at+jwt", "application/jwt", "application/at+jwt"})
-_BY_KIND: Final[Mapping[tuple[object, object], Algorithm]] = {
-    ("oct", None): "HS256",
-    ("RSA", None): "RS256",
-    ("EC", "P-256"): "ES256",
-}
+_BY_KIND: Final[Mapping[str, Algorithm]] = {"oct": "HS256", "RSA": "RS256", "EC P-256": "ES256"}
 
 
 class Key(msgspec.Struct, frozen=True):
@@ -221,6 +217,11 @@ class Signer:
             f"a private key of type {type(key).__name__} signs no token here; give an RSA or a P-256 one"
         )
 
+    def keys(self) -> Keys:
+        """What verifies its tokens."""
+        public = self._material if self.algorithm == "HS256" else self._material.public_key()
+        return Keys([Key(self.algorithm, public, self.kid)])
+
     def sign(self, payload: Mapping[str, Any]) -> str:
         """The token that says this."""
         headers = None if self.kid is None else {"kid": self.kid}
@@ -322,7 +323,8 @@ def _entries(text: str | bytes) -> list[dict[str, Any]]:
 
 def _of_jwk(entry: dict[str, Any], place: int) -> Key | None:
     """The key of an entry; None if it is for something that is not done here."""
-    algorithm = _BY_KIND.get((str(entry.get("kty")), entry.get("crv") and str(entry["crv"])))
+    kind = f"{entry.get('kty')} {entry['crv']}" if "crv" in entry else f"{entry.get('kty')}"
+    algorithm = _BY_KIND.get(kind)
     operations = entry.get("key_ops", ["verify"])
     if algorithm is None or entry.get("alg", algorithm) != algorithm or entry.get("use", "sig") != "sig":
         return None

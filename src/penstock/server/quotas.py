@@ -20,7 +20,6 @@ Pure: no I/O, and the monotonic clock is an argument. A restart forgets the last
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from collections.abc import Mapping
 from typing import Final
@@ -32,12 +31,10 @@ from penstock.clock import SECOND_US, Clock
 from penstock.errors import InvalidArgument, QuotaExceeded
 from penstock.limits import COUNT_MAX, QUOTA_NAMESPACES_MAX, QUOTA_ROOM_RETRY_S, QUOTA_WINDOW_S
 from penstock.names import check_name
+from penstock.server import quantity
 
 DEFAULT: Final = "*"
 """The name under which the quota of all other namespaces is written."""
-
-_UNITS: Final = {"": 1, "KIB": 1 << 10, "MIB": 1 << 20, "GIB": 1 << 30, "KB": 10**3, "MB": 10**6, "GB": 10**9}
-_NUMBER: Final = re.compile(r"([0-9][0-9_]{0,20}) ?([A-Za-z]*)", re.ASCII)
 
 
 class Limit(msgspec.Struct, frozen=True, kw_only=True):
@@ -101,12 +98,13 @@ def _limit(entry: str, settings: str) -> Limit:
 
 
 def _number(entry: str, value: str, *, sized: bool) -> int:
-    match = _NUMBER.fullmatch(value)
-    unit = _UNITS.get(match[2].upper()) if match else None
-    if match is None or unit is None or (match[2] and not sized):
-        what = "a number, also with KiB, MiB or GiB" if sized else "a whole number"
-        raise InvalidArgument(f"the quota {argument.quoted(entry)} has {argument.quoted(value)}; give {what}")
-    return min(int(match[1].replace("_", "")) * unit, COUNT_MAX)
+    read = quantity.size_bytes(0, COUNT_MAX) if sized else quantity.count(0)
+    try:
+        return read(value)
+    except (ValueError, OverflowError) as error:
+        raise InvalidArgument(
+            f"the quota {argument.quoted(entry)} has {argument.quoted(value)}; {error}"
+        ) from None
 
 
 # --- what is used ---
