@@ -294,6 +294,12 @@ def test_a_pattern_matches_otherwise_than_a_shells(pattern: str, name: str) -> N
     assert (name in Names.of([pattern])) is fnmatchcase(name, pattern)
 
 
+def test_the_ends_of_a_pattern_match_the_same_characters() -> None:
+    assert "aba" not in Names.of(["ab*ba"])
+    assert "abba" in Names.of(["ab*ba"])
+    assert "ab" not in Names.of(["*ab*b*"])
+
+
 def test_a_pattern_of_many_wildcards_takes_for_ever() -> None:
     assert "a" * 250 not in Names.of(["*a" * 120 + "*b"])
 

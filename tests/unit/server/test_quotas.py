@@ -219,6 +219,19 @@ def test_made_up_namespaces_fill_the_memory_or_get_more_than_the_quota() -> None
     assert list(quotas._windows) == ["later"]
 
 
+def test_a_namespace_that_shared_a_count_begins_anew_when_there_is_room() -> None:
+    clock = ManualClock()
+    quotas = Quotas.configured("*:5", clock)
+    for number in range(QUOTA_NAMESPACES_MAX):
+        quotas.take(f"n{number}", 5, 0)
+    clock.advance(seconds=40)
+    quotas.take("late", 5, 0)
+    clock.advance(seconds=30)  # the others are idle by now
+    refusal(quotas, "late")
+    clock.advance(seconds=31)
+    quotas.take("late", 5, 0)
+
+
 def test_a_window_grows() -> None:
     clock = ManualClock()
     quotas = Quotas.configured("a:1000000000", clock)
