@@ -1,0 +1,1 @@
+"""`penstock serve`: the broker for everyone on the network. Needs `penstock[server]`."""
