@@ -1,1 +1,1 @@
-"""`penstock serve`: the broker for everyone on the network. Needs `penstock[server]`."""
+"""The server: what an embedded broker gives one process, for everybody on the network."""

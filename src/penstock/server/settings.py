@@ -39,7 +39,8 @@ HIDDEN: Final = "***"
 
 #: Variables of other commands and of the tests: known, and no settings of the server.
 OTHER_VARIABLES: Final = frozenset(
-    {"PENSTOCK_URL", "PENSTOCK_TOKEN", "PENSTOCK_NAMESPACE", "PENSTOCK_FAULT_ROUNDS"}
+    f"{PREFIX}{name}"
+    for name in "URL TOKEN NAMESPACE JWT_PRIVATE_KEY JWT_PRIVATE_KEY_FILE FAULT_ROUNDS".split()
 )
 
 #: A configuration that is longer than that is something else.
@@ -98,7 +99,7 @@ PANELS: Final[dict[str, tuple[Setting, ...]]] = {
         Setting("node_id", quantity.count(0, _NODE_MAX), 0, f"0 to {_NODE_MAX}, part of every id: servers with different ones never make the same id"),
         Setting("trace", quantity.flag, True, "keep timelines of recent messages"),
     ),
-    "Queues and topics, where they do not say it themselves": (
+    "Queues, where they do not say it themselves": (
         Setting("default_ttl", _optional(quantity.seconds), None, "how long a message lives"),
         Setting("max_message_size", quantity.size_bytes(1, limits.MESSAGE_BYTES_MAX), limits.MESSAGE_BYTES_DEFAULT, "the largest payload"),
         Setting("max_queue_depth", _optional(quantity.count(1)), None, "messages not settled, above which a publish is refused"),
@@ -121,20 +122,20 @@ PANELS: Final[dict[str, tuple[Setting, ...]]] = {
         Setting("namespace_quotas", _quotas, "", "publishes a minute by namespace: tenant-a:1000,tenant-b:500"),
     ),
     "Limits": (
-        Setting("max_body_size", quantity.size_bytes(1024, _BODY_BYTES_MAX), 32 << 20, "the largest body of a request"),
+        Setting("max_body_size", quantity.size_bytes(1024, _BODY_BYTES_MAX), 48 << 20, "the largest body of a request"),
         Setting("max_header_size", quantity.size_bytes(1024, 1 << 20), 32 << 10, "the largest head of a request"),
         Setting("max_connections", quantity.count(1, 1_000_000), 10_000, "open connections at once"),
         Setting("max_connections_per_address", quantity.count(1, 1_000_000), 4000, "the same from one address (IPv6: one /64)"),
         Setting("keep_alive", quantity.seconds, 75.0, "how long a connection may stand idle"),
         Setting("header_timeout", quantity.seconds, 10.0, "how long the head of a request may take"),
         Setting("body_timeout", quantity.seconds, 20.0, "how long a body may take, and a second more for every 16 KiB of it"),
-        Setting("max_wait", quantity.seconds, 60.0, "how long a long poll may wait"),
-        Setting("max_long_polls", quantity.count(1, 1_000_000), 5000, "long polls that wait at once"),
-        Setting("max_long_polls_per_caller", quantity.count(1, 1_000_000), 1000, "the same of one caller"),
+        Setting("max_wait", quantity.seconds, 50.0, "how long a long poll may wait"),
+        Setting("max_long_polls", quantity.count(1, 1_000_000), 10_000, "long polls that wait at once"),
+        Setting("max_long_polls_per_caller", quantity.count(1, 1_000_000), 2000, "the same of one caller"),
     ),
     "Observing": (
         Setting("metrics", quantity.flag, True, "serve /metrics"),
-        Setting("log_level", quantity.choice("debug", "info", "warn", "error"), "info", "debug, info, warn or error"),
+        Setting("log_level", quantity.choice("debug", "info", "warn", "warning", "error"), "info", "debug, info, warn or error"),
         Setting("log_encoding", quantity.choice("auto", "json", "console"), "auto", "json or console; auto: console on a terminal, json elsewhere"),
     ),
     "Shards": (
@@ -235,10 +236,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
             return HIDDEN
         if name == "jwt_public_key" and value and "\n" in value:
             return value.strip().partition("\n")[0] + " …"  # somebody may have pasted the wrong half
-        return _plain(value)
+        return plain(value)
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """A value of a setting as JSON and people have it."""
     if isinstance(value, Address | Path):
         return str(value)
     return list(value) if isinstance(value, tuple) else value
@@ -281,7 +283,7 @@ def load(
         given |= _from_variables(environ, "environment", {}, warnings)
     flags = {name: value for name, value in (flags or {}).items() if value is not None}
     halves: dict[str, Any] = {name: flags.pop(name) for name in ("host", "port") if name in flags}
-    given |= {name: Given(value, Source("flag", _row(name).flag)) for name, value in flags.items()}
+    given |= _from_flags(flags)
 
     values = {name: row.default for name, row in SETTINGS.items()}
     sources = dict.fromkeys(SETTINGS, DEFAULT)
@@ -325,6 +327,18 @@ def _read(path: Path) -> str:
         raise InvalidArgument(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
         raise InvalidArgument(f"{path} is not UTF-8 text") from None
+
+
+def _from_flags(flags: Mapping[str, Any]) -> Values:
+    found: Values = {}
+    for name, value in flags.items():
+        secret = name.removesuffix("_file")
+        if name != secret and name not in SETTINGS and _row(secret).secret:
+            source = Source("flag", f"{SETTINGS[secret].flag}-file")
+            found[secret] = Given(_secret_of(value, source), source)
+        else:
+            found[name] = Given(value, Source("flag", _row(name).flag))
+    return found
 
 
 def _from_variables(
