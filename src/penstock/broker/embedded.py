@@ -53,7 +53,7 @@ from penstock.journal.kinds import MESSAGES, METADATA, SETTLEMENTS
 from penstock.limits import DELIVERIES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message
 from penstock.names import check_name, is_dead_letter_name
-from penstock.policy import Policy, altered, checked, differences
+from penstock.policy import altered, checked, differences
 
 #: More than a range of offsets takes in a declaration.
 RANGE_BYTES_MAX: Final = 20
@@ -96,7 +96,7 @@ class Embedded:
     ) -> Ticket[Handle]:
         name = check_name(name, kind=f"{kind} name", reserved_ok=create is False)
         policy = checked(policy)
-        wanted = Policy.of(**policy)
+        wanted = altered(self.monitor.defaults, **policy)
         with self.monitor.lock, self.monitor.whole:
             now_us, change = self.monitor.begin()
             log = self.monitor.engine.find(namespace, name)
