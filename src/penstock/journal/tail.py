@@ -79,8 +79,7 @@ class Tail:
         self._clock = clock
         self.meter = Meter()
         self._now_ns = nanoseconds_of(clock)
-        self._began_ns = 0  # when the frame was begun that is being committed, and for how many callers
-        self._appends = 0
+        self._began_ns = -1  # when the frame was begun that is to be synced; below 0 if there is none
         self._interval_s = interval_s
         self._sync_lock = threading.Lock()
         self._dirty = threading.Event()
@@ -234,10 +233,14 @@ class Tail:
         synced = False
         for ticket in batch:
             ticket.sequence = self.sequence
-            synced = synced or ticket.sync
-        if rows and not synced:
-            self.meter.committed(self.meter.written, self._now_ns() - began_ns, len(batch))
-        self._began_ns, self._appends = began_ns, len(batch) if rows else 0
+            if ticket.sync:
+                synced = True
+        if synced:
+            self._began_ns = began_ns if rows else -1
+        elif rows:
+            counted, taken_ns = self.meter.written, self._now_ns() - began_ns
+            counted.total += taken_ns
+            counted.buckets[taken_ns.bit_length()] += 1
         if self.durability == "interval":
             self._dirty.set()
         elif self.written - self._synced >= limits.WRITE_BEHIND_BYTES and self.durability == "os":
@@ -260,7 +263,9 @@ class Tail:
             active.advance(content, sequence, time_us, self.epoch)
             self.written += content.bytes
             if content.messages:
-                self.meter.held(content.messages)
+                counted = self.meter.messages
+                counted.total += content.messages
+                counted.buckets[content.messages.bit_length()] += 1
             held.info.end = active.end
             self.sequence = sequence
             self.state.apply(content.spans, content.sections)
@@ -281,8 +286,10 @@ class Tail:
 
     def _sync_commit(self) -> BaseException | None:
         interrupted = finishing(self._sync)[1]
-        if self._appends:
-            self.meter.committed(self.meter.synced, self._now_ns() - self._began_ns, self._appends)
+        if self._began_ns >= 0:
+            counted, taken_ns = self.meter.synced, self._now_ns() - self._began_ns
+            counted.total += taken_ns
+            counted.buckets[taken_ns.bit_length()] += 1
         return interrupted
 
     def _sync(self) -> None:

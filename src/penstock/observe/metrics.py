@@ -30,6 +30,7 @@ from penstock.engine.counts import COUNTED
 from penstock.journal import meter
 from penstock.journal.journal import Stats
 from penstock.journal.recovery import Report
+from penstock.limits import FRAME_ROWS_MAX
 
 #: What `render` gives, for the header of that name.
 CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
@@ -57,8 +58,9 @@ REQUEST_BUCKETS_S: Final = (
     60.0,
 )
 
-#: No commit is below 16 µs (2^4) often enough to be told apart.
-FIRST_BUCKET: Final = 4
+#: Powers of two that are shown, as bounds: of a commit's nanoseconds, from 16 µs to 34 s, and of its messages, up to what a frame holds.
+LATENCY_BITS: Final = range(14, 36)
+SIZE_BITS: Final = range(1, FRAME_ROWS_MAX.bit_length())
 
 Type = Literal["counter", "gauge", "histogram"]
 QUEUE: Final = ("namespace", "queue")
@@ -108,7 +110,6 @@ TABLE: Final[tuple[Row, ...]] = (
     Row("penstock_queues", "gauge", ("kind",), "Queues and topics there are, those left out included"),
     Row("penstock_journal_commit_seconds", "histogram", ("until",), "How long a commit took, by whether it had to be synced or only written"),
     Row("penstock_journal_commit_messages", "histogram", (), "Messages published in one commit, of the commits that have any"),
-    Row("penstock_journal_appends_total", "counter", (), "What callers asked to be committed; many of them share a commit"),
     Row("penstock_journal_syncs_total", "counter", (), "How often the journal was synced"),
     Row("penstock_journal_written_bytes_total", "counter", (), "Bytes that were committed"),
     Row("penstock_journal_bytes", "gauge", (), "Bytes in the journal's segments"),
@@ -320,16 +321,16 @@ def _left_out(survey: Survey) -> Iterator[Metric]:
 
 def _commits(counted: meter.Meter) -> Iterator[Metric]:
     durations = _histogram("penstock_journal_commit_seconds")
-    bounds_s = [2**place / SECOND_US for place in range(meter.LATENCY_BUCKETS - 1)]
     for until, taken in (("synced", counted.synced), ("written", counted.written)):
-        shown = _cumulated(list(taken.buckets), bounds_s)[FIRST_BUCKET:]
-        durations.add_metric([until], shown, taken.total / 1e9)
+        bounds = {bits: 2**bits / 1e9 for bits in LATENCY_BITS}
+        durations.add_metric([until], _by_bits(taken, bounds), taken.total / 1e9)
     yield durations
     sizes = _histogram("penstock_journal_commit_messages")
-    bounds = [2**place for place in range(meter.SIZE_BUCKETS - 1)]
-    sizes.add_metric([], _cumulated(list(counted.messages.buckets), bounds), counted.messages.total)
+    most = {
+        bits: 2**bits - 1 for bits in SIZE_BITS
+    }  # whole numbers: what is below a power of two is at most one less
+    sizes.add_metric([], _by_bits(counted.messages, most), counted.messages.total)
     yield sizes
-    yield _family("penstock_journal_appends_total", [((), counted.appends)])
     yield _family("penstock_journal_syncs_total", [((), counted.syncs)])
 
 
@@ -385,6 +386,15 @@ def _family(name: str, samples: Iterable[tuple[tuple[str, ...], float]]) -> Metr
 def _histogram(name: str) -> HistogramMetricFamily:
     row = ROWS[name]
     return HistogramMetricFamily(name, row.meaning, labels=row.labels)
+
+
+def _by_bits(counted: meter.Histogram, bounds: dict[int, float]) -> list[tuple[str, float]]:
+    """What is at or below each bound, of numbers that were counted by their bits."""
+    sums = list(accumulate(counted.buckets))
+    return [
+        *((str(float(bound)), float(sums[bits])) for bits, bound in bounds.items()),
+        ("+Inf", float(sums[-1])),
+    ]
 
 
 def _cumulated(buckets: list[int], bounds: Iterable[float]) -> list[tuple[str, float]]:
