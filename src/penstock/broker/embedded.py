@@ -6,7 +6,7 @@ plain messages one at a time take a short way (`express`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from penstock import argument
@@ -40,6 +40,7 @@ from penstock.broker.port import (
 from penstock.broker.reading import Reading
 from penstock.broker.scheduling import Recurring
 from penstock.broker.shelf import MemoryShelf
+from penstock.broker.survey import Bounds, Survey, take_survey
 from penstock.broker.ticket import Answer, Recorded, Ticket
 from penstock.broker.trace import Step
 from penstock.broker.transaction import Transactions, held_in, settle
@@ -205,6 +206,10 @@ class Embedded:
                 journal=journal,
             )
             return Answer(found)
+
+    def survey(self, namespaces: Collection[str] | None, bounds: Bounds) -> Survey:
+        """What there is to know for whoever watches: see `survey`."""
+        return take_survey(self.monitor, namespaces, bounds)
 
     def change(self, log: Handle, what: What, **policy: Any) -> Ticket[Any]:
         fields = checked(policy)
