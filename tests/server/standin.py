@@ -1,6 +1,6 @@
 """A server whose application is small and can be made to misbehave: what is tried with it is the life around an application.
 
-    python -m tests.server.standin data_dir=… http_addr=127.0.0.1:0 …
+python -m tests.server.standin data_dir=… http_addr=127.0.0.1:0 …
 """
 
 from __future__ import annotations
