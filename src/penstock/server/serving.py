@@ -358,7 +358,7 @@ def welcome(settings: Settings, url: str) -> str:
     )
     lines = [
         "",
-        f"Penstock {__version__} serves {where}",
+        f"Penstock {version('penstock')} serves {where}",
         "",
         f"  {url}/docs      what it can do, to read and to try",
         f"  {url}/health    whether it lives (/ready: whether it works)",
