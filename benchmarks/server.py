@@ -87,8 +87,8 @@ class Server:
                     raise
             time.sleep(0.05)
 
-    def load(self, connections: int, following: load.Next) -> Load:
-        return uvloop.run(load.run("127.0.0.1", self.port, connections, following))
+    def load(self, connections: int, following: load.Next, rate: float | None = None) -> Load:
+        return uvloop.run(load.run("127.0.0.1", self.port, connections, following, rate))
 
     def stop(self) -> None:
         self.process.terminate()
@@ -157,15 +157,19 @@ def publishing(session: Session) -> Iterator[Answer]:
             ],
             rounds,
         )
+        rate = played.ours / 2
+        calm = server.load(CONNECTIONS, repeated(one, session.work(SINGLES) // CONNECTIONS), rate)
         sync = sync_s(session.place("disk"))
-    p99 = median(found.percentile(0.99) for found in loads[1:])
+    p99 = calm.percentile(0.99)
+    full = [1000 * median(found.percentile(share) for found in loads[1:]) for share in (0.5, 0.99)]
     yield Answer(
         name="singles", question=f"durable publishes, one by one, {CONNECTIONS} connections", unit="messages/s", ours=played.ours,
         baseline=played.baseline(), against="a bare Litestar route behind the same token check", ratio=played.ratio(), target=0.5, how=played.how,
     )  # fmt: skip
     yield Answer(
-        name="singles-p99", question="the same: how long one takes, at p99", unit="s", ours=p99, baseline=sync, against="one sync of the disk",
-        ratio=p99 / sync, wanted="at most", target=20, how=f"{played.how}; p50 {1000 * median(found.percentile(0.5) for found in loads[1:]):.1f} ms",
+        name="singles-p99", question="the same at half that rate: how long one takes, p99", unit="s", ours=p99, baseline=sync,
+        against="one sync of the disk", ratio=p99 / sync, wanted="at most", target=20,
+        how=f"{rate:,.0f} a second, from when it was due; p50 {1000 * calm.percentile(0.5):.2f} ms. At the full rate {CONNECTIONS} connections wait for one another: p50 {full[0]:.1f} ms, p99 {full[1]:.1f} ms",
     )  # fmt: skip
     yield Answer(
         name="batches", question=f"in batches of {BATCH}", unit="messages/s", ours=played.baseline(2), baseline=played.ours,
