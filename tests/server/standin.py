@@ -1,6 +1,6 @@
 """A server whose application is small and can be made to misbehave: what is tried with it is the life around an application.
 
-    python -m tests.server.standin data_dir=… http_addr=127.0.0.1:0 …
+python -m tests.server.standin data_dir=… http_addr=127.0.0.1:0 …
 """
 
 from __future__ import annotations
@@ -56,8 +56,8 @@ class Application:
 
     async def publish(self, body: bytes, send: Any) -> None:
         log = await self.port.declare("default", "work", {}, create=None).get()
-        (id,) = await self.port.publish(log, [body]).get()
-        await _answer(send, str(id).encode())
+        (made,) = await self.port.publish(log, [body]).get()
+        await _answer(send, str(made).encode())
 
     async def wait(self, _body: bytes, send: Any) -> None:
         print("waiting", flush=True)
