@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.server.running import PATIENCE_S, Running, answer, ask, connected, ended, request, standin
+from tests.server.process import PATIENCE_S, Running, answer, ask, connected, ended, request, standin
 
 pytestmark = pytest.mark.timeout(180)
 

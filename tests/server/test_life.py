@@ -12,7 +12,7 @@ import pytest
 
 import penstock as library
 from penstock.server import serving
-from tests.server.running import Running, answer, ask, connected, ended, penstock, request, standin
+from tests.server.process import Running, answer, ask, connected, ended, penstock, request, standin
 
 pytestmark = pytest.mark.timeout(180)
 

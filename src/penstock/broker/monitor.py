@@ -40,6 +40,7 @@ from penstock.broker.trace import Step, Tracer
 from penstock.clock import SECOND_US, Clock, ManualClock, SystemClock
 from penstock.engine import cursors
 from penstock.engine.change import Change
+from penstock.engine.counts import Counts
 from penstock.engine.engine import Engine
 from penstock.engine.events import Batch
 from penstock.engine.log import Log
@@ -80,11 +81,20 @@ CLOSED: Final = "the broker is closed: open it again"
 
 
 class Totals(msgspec.Struct):
-    """What was counted since the broker was opened."""
+    """What was counted in logs that are gone, since the broker was opened."""
 
-    published: int = 0
+    published: int = 0  # since they were declared
+    published_since: int = 0  # since the broker was opened
     delivered: int = 0
     acked: int = 0
+    counts: Counts = msgspec.field(default_factory=Counts)
+
+    def add(self, log: Log) -> None:
+        self.published += log.published
+        self.published_since += log.published - log.published_before
+        self.delivered += log.delivered
+        self.acked += log.acked
+        self.counts.add(log.counts)
 
 
 class Arrives(Protocol):
@@ -261,10 +271,7 @@ class Monitor:
         for gone in engine.gone:
             self.dismiss(gone)
             self.shelf.drop_log(gone.number)
-            totals = self.retired.setdefault(gone.namespace, Totals())
-            totals.published += gone.published
-            totals.delivered += gone.delivered
-            totals.acked += gone.acked
+            self.retired.setdefault(gone.namespace, Totals()).add(gone)
         engine.gone.clear()
         for parted in engine.parted:
             self.dismiss(parted)

@@ -35,9 +35,8 @@ log = logging.getLogger("penstock.server")
 
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
-App = Callable[
-    [Scope, Callable[[], Awaitable[Message]], Callable[[Message], Awaitable[None]]], Awaitable[None]
-]
+#: An ASGI application; frameworks have types of their own for what it is called with.
+App = Callable[[Any, Any, Any], Awaitable[None]]
 
 #: Connections that the kernel may hold for us while we are busy.
 BACKLOG: Final = 2048

@@ -31,10 +31,10 @@ import sys
 import threading
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
-from penstock import __version__
 from penstock.broker import opening
 from penstock.broker.embedded import Embedded
 from penstock.errors import DirectoryLocked, InvalidArgument, MissingExtra, PenstockError
@@ -102,7 +102,7 @@ def assemble(settings: Settings, port: Embedded) -> Assembled:
         accounts=accounts,
         quotas=Quotas.configured(settings.namespace_quotas, port.clock),
         bounds=bounds,
-        observer=Metrics(port, version=__version__),
+        observer=Metrics(port, version=version("penstock")),
         directory=settings.data_dir.absolute() if settings.storage == "disk" else None,
         ready=lambda: port.monitor.failure is None,
     )
@@ -367,7 +367,7 @@ def welcome(settings: Settings, url: str) -> str:
     )
     lines = [
         "",
-        f"Penstock {__version__} serves {where}",
+        f"Penstock {version('penstock')} serves {where}",
         "",
         f"  {url}/docs      what it can do, to read and to try",
         f"  {url}/health    whether it lives (/ready: whether it works)",
