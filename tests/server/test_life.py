@@ -211,7 +211,7 @@ def test_what_is_no_journal_is_an_obscure_error(tmp_path: Path) -> None:
 # --- the command itself, over the whole application ---
 
 whole = pytest.mark.skipif(
-    find_spec("penstock.server.http") is None or find_spec("penstock.server.http.app") is None,
+    find_spec("penstock.server.http") is None or find_spec("penstock.server.http.mqueue") is None,
     reason="the routes are not there",
 )
 
