@@ -157,9 +157,9 @@ class Log:
         heartbeat: Duration | None = None,
     ) -> Consumer:
         name = calls.consumer_name(consumer)
-        calls.prefetch(prefetch)  # a receive is a function call here: nothing is sent ahead
+        prefetch = calls.prefetch(prefetch)
         keep = not calls.flag("auto_ack", auto_ack)
-        given = await self._port.attach(self._log, group, name, calls.silence_us(heartbeat)).get()
+        given = await self._port.attach(self._log, group, name, calls.silence_us(heartbeat), prefetch).get()
         return Consumer(self, group, given, keep=keep)
 
     async def ack_many(self, found: Iterable[Delivery]) -> None:
@@ -312,12 +312,12 @@ class Topic(Log):
         if name is None and calls.flag("durable", durable):
             raise calls.nameless()
         group = calls.consumer_name(None) if name is None else calls.subscription_name(name)
-        calls.prefetch(prefetch)
+        prefetch = calls.prefetch(prefetch)
         keep = not calls.flag("auto_ack", auto_ack)
         given = await self._port.open_group(
             self._log, group, filter=filter, strategy=None, start=calls.start(start),
             durable=calls.flag("durable", durable), consumer=calls.consumer_name(consumer),
-            silence_us=calls.silence_us(heartbeat),
+            silence_us=calls.silence_us(heartbeat), prefetch=prefetch,
         ).get()  # fmt: skip
         return Consumer(self, group, str(given), keep=keep)
 
@@ -731,7 +731,7 @@ class Broker:
 
     async def stats(self) -> BrokerStats:
         """What the broker knows of itself, the journal's damage included."""
-        return self._port.stats(self._namespace)
+        return await self._port.stats(self._namespace).get()
 
     async def close(self, timeout: Duration | None = None) -> None:
         """Finish what is under way, sync, and let go of the directory."""

@@ -291,7 +291,7 @@ class Redrive:
     ) -> None:
         self._port = port
         self._log = log
-        self._matches = None if where is None else compile_filter(where).matches
+        self._where = None if where is None else compile_filter(where)
         self._left = COUNT_MAX if limit is None else _positive("limit", limit)
         if type(self._left) is not int:
             raise InvalidArgument(f"limit is {argument.quoted(limit)}; give an int, or None for no limit")
@@ -312,7 +312,7 @@ class Redrive:
         if self._log is None:
             raise InvalidArgument("there are no dead letters to move")
         return self._port.redrive(
-            self._log, int(min(most, self._left)), where=self._matches, to=self._to, span=self._span
+            self._log, int(min(most, self._left)), where=self._where, to=self._to, span=self._span
         )
 
     def took(self, step: Redriven) -> None:

@@ -6,7 +6,7 @@ plain messages one at a time take a short way (`express`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from penstock import argument
@@ -47,13 +47,14 @@ from penstock.broker.transaction import Transactions, held_in, settle
 from penstock.clock import Clock
 from penstock.engine import cursors, dead, schedules
 from penstock.engine.engine import dead_letter_target
+from penstock.engine.filter import Filter
 from penstock.engine.log import DEFAULT_GROUP, NOTHING_KEPT, Log, Plain, is_plain
-from penstock.errors import InvalidArgument, PolicyConflict, WrongKind
+from penstock.errors import InvalidArgument, LeaseLost, PolicyConflict, WrongKind
 from penstock.journal.kinds import MESSAGES, METADATA, SETTLEMENTS
 from penstock.limits import DELIVERIES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message
 from penstock.names import check_name, is_dead_letter_name
-from penstock.policy import Policy, altered, checked, differences
+from penstock.policy import altered, checked, differences
 
 #: More than a range of offsets takes in a declaration.
 RANGE_BYTES_MAX: Final = 20
@@ -96,7 +97,7 @@ class Embedded:
     ) -> Ticket[Handle]:
         name = check_name(name, kind=f"{kind} name", reserved_ok=create is False)
         policy = checked(policy)
-        wanted = Policy.of(**policy)
+        wanted = altered(self.monitor.defaults, **policy)
         with self.monitor.lock, self.monitor.whole:
             now_us, change = self.monitor.begin()
             log = self.monitor.engine.find(namespace, name)
@@ -140,6 +141,11 @@ class Embedded:
             lanes, lane = group.lanes, group.lanes.lane(PRIORITY_DEFAULT)
         log.plain = Plain(group, lanes, lane, contents, log.policy.max_message_bytes, visible_us(log))
 
+    def find(self, namespace: str, name: str) -> Ticket[Handle | None]:
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin()
+            return Answer(self.monitor.engine.find(namespace, name))
+
     def names(self, namespace: str, kind: Kind = "queue") -> Ticket[list[str]]:
         with self.monitor.lock, self.monitor.whole:
             self.monitor.begin()
@@ -147,6 +153,12 @@ class Embedded:
             return Answer(
                 [log.name for log in logs if log.kind == kind and not is_dead_letter_name(log.name)]
             )
+
+    def namespaces(self) -> Ticket[list[str]]:
+        """The namespaces that have queues or topics."""
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin()
+            return Answer(sorted({log.namespace for log in self.monitor.engine.logs.values()}))
 
     def describe(self, log: Handle) -> Ticket[QueueStats]:
         with self.monitor.lock, self.monitor.whole:
@@ -177,7 +189,7 @@ class Embedded:
             schedules=list(log.schedules),
         )
 
-    def stats(self, namespace: str = DEFAULT_NAMESPACE) -> BrokerStats:
+    def stats(self, namespace: str = DEFAULT_NAMESPACE) -> Ticket[BrokerStats]:
         """What the broker knows of a namespace; of itself only where everything is, which is the default one."""
         with self.monitor.lock, self.monitor.whole:
             self.monitor.begin()
@@ -187,7 +199,7 @@ class Embedded:
             journal = None
             if self.monitor.journal is not None and namespace == DEFAULT_NAMESPACE:
                 journal = self.monitor.journal.stats()
-            return BrokerStats(
+            found = BrokerStats(
                 queues=sum(log.kind == "queue" for log in logs),
                 topics=sum(log.kind == "topic" for log in logs),
                 ready=sum(found.ready for found in each),
@@ -199,6 +211,7 @@ class Embedded:
                 acked=gone.acked + sum(log.acked for log in logs),
                 journal=journal,
             )
+            return Answer(found)
 
     def survey(self, namespaces: Collection[str] | None, bounds: Bounds) -> Survey:
         """What there is to know for whoever watches: see `survey`."""
@@ -287,7 +300,7 @@ class Embedded:
 
     def open_group(
         self, log: Handle, group: str, *, filter: str | None, strategy: str | None, start: Any, durable: bool,
-        consumer: str | None = None, silence_us: int | None = None,
+        consumer: str | None = None, silence_us: int | None = None, prefetch: int = 1,  # noqa: ARG002  # a receive is a function call here
     ) -> Ticket[str | None]:  # fmt: skip
         return self._grouping.open_group(
             log, group, filter=filter, strategy=strategy, start=start, durable=durable, consumer=consumer,
@@ -321,7 +334,14 @@ class Embedded:
                 return short
         return self._handing.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
 
-    def attach(self, log: Handle, group: str, consumer: str, silence_us: int | None = None) -> Ticket[str]:
+    def attach(
+        self,
+        log: Handle,
+        group: str,
+        consumer: str,
+        silence_us: int | None = None,
+        prefetch: int = 1,  # noqa: ARG002  # a receive is a function call here: nothing is sent ahead
+    ) -> Ticket[str]:
         return self._handing.attach(log, group, consumer, silence_us)
 
     def release(self, log: Handle, group: str, consumer: str, *, retire: bool = False) -> Ticket[None]:
@@ -360,6 +380,24 @@ class Embedded:
                 self.monitor.follow()
                 return Answer(None)
             return Recorded(None, self.monitor.record(change))
+
+    def held(self, log: Handle, id: int) -> Ticket[Receipts]:
+        """What settles the message of that id, if it is leased in the queue's own group: a message has one lease there at the most."""
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin(settling=True)
+            found = alive(log)
+            group = found.groups.get(DEFAULT_GROUP)
+            try:
+                offset = self._reading.offset_of(found, MessageId(id))
+            except InvalidArgument:
+                offset = -1
+            lease = None if group is None else group.leases.get(offset)
+            if lease is None:
+                raise LeaseLost(
+                    f"the message {id} of {found.name!r} is not handed out (any more): it was settled, its time was over, or it was never there. "
+                    "Drop the result"
+                )
+            return Answer(Receipts(DEFAULT_GROUP, [offset], [lease.number]))
 
     def extend(self, log: Handle, receipts: Receipts, wait_us: int) -> Ticket[None]:
         with self.monitor.lock, self.monitor.whole:
@@ -418,7 +456,7 @@ class Embedded:
         log: Handle,
         count: int,
         *,
-        where: Callable[[Message], bool] | None,
+        where: Filter | None,
         to: str | None,
         span: range | None,
     ) -> Ticket[Redriven]:
@@ -441,7 +479,7 @@ class Embedded:
             return Recorded(answer, self.monitor.record(change)) if change else Answer(answer)
 
     def _to_redrive(
-        self, log: Log, target: Log | None, count: int, where: Callable[[Message], bool] | None, span: range
+        self, log: Log, target: Log | None, count: int, where: Filter | None, span: range
     ) -> tuple[list[int], range]:
         """With the lock held: the first dead letters within a span of offsets that go back, and what of it was not looked at yet.
 
@@ -455,7 +493,7 @@ class Embedded:
                 if batch is not None and not dead.is_leased(log, offset):
                     message = message_of(batch, offset - batch.first)
                     if dead.has_way_back(self.monitor.engine, log, message.headers, target) and (
-                        where is None or where(message)
+                        where is None or where.matches(message)
                     ):
                         more = SECTION_OVERHEAD_BYTES + bytes_of(
                             batch.part(offset - batch.first, offset - batch.first + 1)

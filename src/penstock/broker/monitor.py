@@ -59,6 +59,7 @@ from penstock.journal.files import at_fork
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import LEASES, MESSAGES, METADATA, Kind
 from penstock.limits import FRAME_BYTES_MAX
+from penstock.policy import Policy
 
 if TYPE_CHECKING:
     from penstock.broker.intake import Intake
@@ -129,6 +130,7 @@ class Monitor:
         self.settled = threading.Condition(self.lock)  # something was settled, or given back
         self.express_closed = False  # the short ways: see `express`
         self.tracer: Tracer | None = None
+        self.defaults = Policy()  # of logs that are made, in what they do not say themselves
         self.retired: dict[str, Totals] = {}  # what was counted in logs that are gone, by namespace
         self.ahead_us = clock.now_us() - clock.monotonic_us()
         self._engine_us = 0  # when it was last looked at

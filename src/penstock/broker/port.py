@@ -9,7 +9,7 @@ the other calls take; the handle of a queue that was deleted is refused.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import msgspec
@@ -18,8 +18,13 @@ from penstock.broker.shelf import Run
 from penstock.broker.ticket import Ticket
 from penstock.broker.trace import Step
 from penstock.clock import Clock
+from penstock.engine.filter import Filter
 from penstock.message import Message
 from penstock.policy import Policy
+
+How = Literal["ack", "nack", "reject", "requeue", "unseen"]
+Kind = Literal["queue", "topic"]
+What = Literal["alter", "delete", "purge", "dead-letters", "redrive"]
 
 
 class Handle(Protocol):
@@ -33,6 +38,12 @@ class Handle(Protocol):
 
     @property
     def policy(self) -> Policy: ...
+
+    @property
+    def number(self) -> int: ...
+
+    @property
+    def kind(self) -> Kind: ...
 
 
 class Receipts(NamedTuple):
@@ -64,11 +75,6 @@ class Redriven(NamedTuple):
 
     moved: int
     left: range
-
-
-How = Literal["ack", "nack", "reject", "requeue", "unseen"]
-Kind = Literal["queue", "topic"]
-What = Literal["alter", "delete", "purge", "dead-letters", "redrive"]
 
 
 class GroupStats(msgspec.Struct, frozen=True):
@@ -150,6 +156,10 @@ class Port(Protocol):
         """A queue or topic of that name: made if it does not exist (create=None), must not exist (True), or must (False)."""
         ...
 
+    def find(self, namespace: str, name: str) -> Ticket[Handle | None]:
+        """The queue or topic of that name, if there is one; its use is not counted."""
+        ...
+
     def names(self, namespace: str, kind: Kind = "queue") -> Ticket[list[str]]:
         """The names of a namespace's queues, or topics."""
         ...
@@ -184,7 +194,7 @@ class Port(Protocol):
 
     def open_group(
         self, log: Handle, group: str, *, filter: str | None, strategy: str | None, start: Any, durable: bool,
-        consumer: str | None = None, silence_us: int | None = None,
+        consumer: str | None = None, silence_us: int | None = None, prefetch: int = 1,
     ) -> Ticket[str | None]:  # fmt: skip
         """A group of that name, made if it does not exist; what is given must be what is stored. A consumer may come with it: see `attach`."""
         ...
@@ -215,8 +225,12 @@ class Port(Protocol):
         """End leases, all or none."""
         ...
 
-    def attach(self, log: Handle, group: str, consumer: str, silence_us: int | None = None) -> Ticket[str]:
+    def attach(
+        self, log: Handle, group: str, consumer: str, silence_us: int | None = None, prefetch: int = 1
+    ) -> Ticket[str]:
         """A consumer comes; the name it goes by, which is another one if that is taken.
+
+        `prefetch` is how many messages may be sent ahead to it, where there is a way to be sent on.
 
         With `single_active`, only the one that came first is given messages. One that is not heard of for `silence_us` is thought dead.
         """
@@ -269,17 +283,29 @@ class Port(Protocol):
         log: Handle,
         count: int,
         *,
-        where: Callable[[Message], bool] | None,
+        where: Filter | None,
         to: str | None,
         span: range | None,
     ) -> Ticket[Redriven]:
         """Move dead letters with offsets in a span, or of all that are there now, back, in one unit, up to so many."""
         ...
 
-    def stats(self, namespace: str) -> BrokerStats:
+    def stats(self, namespace: str) -> Ticket[BrokerStats]:
         """What the broker knows of a namespace, and of itself."""
         ...
 
     def close(self, timeout_s: float | None = None) -> None:
         """Refuse what comes, finish what is under way, and let go."""
+        ...
+
+
+class HostedPort(Port, Protocol):
+    """What a server needs besides: it hosts many namespaces, and speaks to clients who hold no receipts."""
+
+    def namespaces(self) -> Ticket[list[str]]:
+        """The namespaces that have queues or topics."""
+        ...
+
+    def held(self, log: Handle, id: int) -> Ticket[Receipts]:
+        """What settles the message of that id, if it is leased in the queue's own group; otherwise `LeaseLost`."""
         ...

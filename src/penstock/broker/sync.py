@@ -163,9 +163,9 @@ class Log:
         heartbeat: Duration | None = None,
     ) -> Consumer:
         name = calls.consumer_name(consumer)
-        calls.prefetch(prefetch)  # a receive is a function call here: nothing is sent ahead
+        prefetch = calls.prefetch(prefetch)
         keep = not calls.flag("auto_ack", auto_ack)
-        given = self._port.attach(self._log, group, name, calls.silence_us(heartbeat)).wait()
+        given = self._port.attach(self._log, group, name, calls.silence_us(heartbeat), prefetch).wait()
         return Consumer(self, group, given, keep=keep)
 
     def ack_many(self, found: Iterable[Delivery]) -> None:
@@ -322,12 +322,12 @@ class Topic(Log):
         if name is None and calls.flag("durable", durable):
             raise calls.nameless()
         group = calls.consumer_name(None) if name is None else calls.subscription_name(name)
-        calls.prefetch(prefetch)
+        prefetch = calls.prefetch(prefetch)
         keep = not calls.flag("auto_ack", auto_ack)
         given = self._port.open_group(
             self._log, group, filter=filter, strategy=None, start=calls.start(start),
             durable=calls.flag("durable", durable), consumer=calls.consumer_name(consumer),
-            silence_us=calls.silence_us(heartbeat),
+            silence_us=calls.silence_us(heartbeat), prefetch=prefetch,
         ).wait()  # fmt: skip
         return Consumer(self, group, str(given), keep=keep)
 
@@ -740,7 +740,7 @@ class Broker:
 
     def stats(self) -> BrokerStats:
         """What the broker knows of itself, the journal's damage included."""
-        return self._port.stats(self._namespace)
+        return self._port.stats(self._namespace).wait()
 
     def close(self, timeout: Duration | None = None) -> None:
         """Finish what is under way, sync, and let go of the directory."""

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import pytest
@@ -23,6 +23,7 @@ from penstock.broker.monitor import Monitor
 from penstock.broker.opening import in_memory, on_disk
 from penstock.broker.port import Receipts
 from penstock.clock import ManualClock, SystemClock
+from penstock.engine.filter import Filter
 from penstock.errors import (
     BrokerClosed,
     DiskFull,
@@ -344,7 +345,7 @@ def test_a_snapshot_brings_back_what_was_dropped_before_it_was_recorded(disk: Pl
     for done in (*publishing, snapshot):
         done.result(PATIENCE_S)
     after = disk.crashed()
-    assert after.port.stats().journal.recovery.snapshot is not None
+    assert after.port.stats().wait().journal.recovery.snapshot is not None
     again = after.broker.queue("latest")
     assert (again.depth(), again.stats().ready) == (3, 3)
     assert [found.payload for found in again.receive_many(99)] == [b"5", b"6", b"7"]
@@ -664,7 +665,7 @@ def test_a_snapshot_loses_or_repeats_what_is_on_its_way(disk: Place) -> None:
         done.result(PATIENCE_S)
     snapshot.result(PATIENCE_S)
     after = disk.crashed()
-    assert after.port.stats().journal.recovery.snapshot is not None
+    assert after.port.stats().wait().journal.recovery.snapshot is not None
     assert after.payloads() == [b"3", b"0", b"1", b"2", b"5", b"6"]
     assert (after.queue.depth(), after.queue.stats().delayed) == (7, 1)
     disk.clock.advance(5)
@@ -725,7 +726,7 @@ def test_a_lost_message_is_handed_out_or_stops_the_others(delivery: str) -> None
     for number in range(4):
         queue.publish(b"%d" % number, headers={"not": "plain"})
     log = queue._log
-    place.port.monitor.shelf.drop(log.number, [0, 2])  # type: ignore[attr-defined]
+    place.port.monitor.shelf.drop(log.number, [0, 2])
     got = queue.receive_many(9)
     assert [(d.payload, d.offset) for d in got] == [(b"1", 1), (b"3", 3)]
     assert queue.receive() is None
@@ -739,7 +740,7 @@ def test_a_lost_message_is_counted_as_delayed() -> None:
     queue = place.broker.queue("lossy", delivery="at-most-once")
     queue.publish(b"0")
     queue.publish(b"1")
-    place.port.monitor.shelf.drop(queue._log.number, [0])  # type: ignore[attr-defined]
+    place.port.monitor.shelf.drop(queue._log.number, [0])
     queue.receive_many(9)
     assert queue.stats().delayed == 0
 
@@ -748,7 +749,7 @@ def test_only_lost_messages_give_an_empty_answer() -> None:
     place = Place(None)
     for number in range(3):
         place.queue.publish(b"%d" % number, headers={"not": "plain"})
-    place.port.monitor.shelf.drop(place.queue._log.number, [0, 1])  # type: ignore[attr-defined]
+    place.port.monitor.shelf.drop(place.queue._log.number, [0, 1])
     delivery = place.queue.receive()
     assert delivery is not None
     assert delivery.payload == b"2"
@@ -791,17 +792,18 @@ def test_a_redrive_looks_at_everything_before_it_lets_others_pass(
         delivery.reject()
     seen: list[int] = []
 
-    def where(message: Message) -> bool:
-        assert message.offset is not None
-        seen.append(message.offset)
-        return message.offset % 5 == 4
+    class Seen:
+        def matches(self, message: Message) -> bool:
+            assert message.offset is not None
+            seen.append(message.offset)
+            return message.offset % 5 == 4
 
     letters = queue.dead_letters()._log
     span: range | None = None
     steps = []
     while span is None or span:
         before = len(seen)
-        step = place.port.redrive(letters, 100, where=where, to=None, span=span).wait()
+        step = place.port.redrive(letters, 100, where=cast(Filter, Seen()), to=None, span=span).wait()
         steps.append((step.moved, len(seen) - before))
         span = step.left
     assert steps == [(2, 10), (2, 10), (2, 10), (1, 5)]

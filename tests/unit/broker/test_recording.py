@@ -130,7 +130,7 @@ def test_the_offsets_of_a_damaged_end_are_used_again(disk: Place, published: str
     disk.queue.publish_many(damaged)
     (segment,) = damage_last(disk, damaged[-1])
     after = Place(segment.parent, disk.clock)
-    found = after.port.stats().journal
+    found = after.port.stats().wait().journal
     assert [damage.spans for damage in found.damage] == [[(1, 1, len(damaged))]]
     following = 1 + len(damaged)
     assert (after.queue.stats().next_offset, after.queue.depth()) == (following, 1)

@@ -32,7 +32,7 @@ def at_once(queue: sync.Queue) -> None:
 
 
 def journal(place: Place) -> Any:
-    return place.port.stats().journal
+    return place.port.stats().wait().journal
 
 
 @pytest.mark.parametrize("consume", [one_by_one, at_once])

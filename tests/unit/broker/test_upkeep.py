@@ -70,7 +70,7 @@ def keep_up(place: Place) -> None:
 
 def report(port: Embedded) -> int:
     """How many frames were replayed when it was opened."""
-    return port.stats().journal.recovery.frames  # type: ignore[no-any-return]
+    return port.stats().wait().journal.recovery.frames  # type: ignore[no-any-return]
 
 
 def test_consumed_segments_are_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +82,7 @@ def test_consumed_segments_are_kept(place: Place, monkeypatch: pytest.MonkeyPatc
         consume(place.queue, 200)
         until(lambda: not place.upkeep._due.is_set())
         grown = max(grown, place.segments())
-    until(lambda: len(place.port.stats().journal.snapshots) == 2)
+    until(lambda: len(place.port.stats().wait().journal.snapshots) == 2)
     keep_up(place)
     assert place.segments() <= 6
     after = place.crashed("after")
@@ -112,7 +112,7 @@ def test_a_message_in_the_middle_of_what_was_consumed_is_lost(place: Place) -> N
         ids[place.queue.publish(b"kept %d" % number, delay=1000 + number)] = b"kept %d" % number
         consume(place.queue, 20)
     keep_up(place)
-    assert place.port.stats().journal.messages < 400
+    assert place.port.stats().wait().journal.messages < 400
     after = place.crashed("after")
     place.clock.advance(2000)
     after.port.wake()
@@ -143,7 +143,7 @@ def test_a_deleted_queue_is_kept_on_the_disk(place: Place) -> None:
     place.broker.delete_queue("other")
     consume(place.queue, 100)
     keep_up(place)
-    assert place.port.stats().journal.messages < 80
+    assert place.port.stats().wait().journal.messages < 80
 
 
 def test_nothing_is_said_of_upkeep_that_was_not_done(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -154,7 +154,7 @@ def test_nothing_is_said_of_upkeep_that_was_not_done(place: Place, caplog: pytes
     place.files.before = nothing
     consume(place.queue, 10)  # and the broker goes on
     place.upkeep.run()
-    assert place.port.stats().journal.snapshots
+    assert place.port.stats().wait().journal.snapshots
 
 
 @pytest.mark.parametrize("how", ["upkeep", "closing"])
@@ -193,7 +193,7 @@ def test_upkeep_is_done_for_every_change(place: Place, monkeypatch: pytest.Monke
     place.queue.publish_many([b"x"] * 10)
     place.queue.publish(b"x")
     assert place.upkeep._thread is not None
-    until(lambda: place.port.stats().journal.snapshots)
+    until(lambda: place.port.stats().wait().journal.snapshots)
 
 
 def test_closing_leaves_upkeep_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

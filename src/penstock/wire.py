@@ -1,0 +1,366 @@
+"""What travels between a server and its clients: the bodies of requests and answers, the same in JSON and in msgpack.
+
+Theory of operation
+-------------------
+A client is a broker's port over HTTP (see `broker.port`), so the wire is the port, written down: a request for each of its calls, at an address that names what it is about. Nothing here does
+anything; the server's routes and the client read and write these structs, and neither knows the other.
+
+- Bytes (payloads) are base64 in JSON, as the founding document has them, and bytes in msgpack. Times are RFC 3339 with an offset in JSON; durations are seconds.
+- An id has 63 bits, more than a number of JavaScript keeps: in JSON whatever has an `id` has an `id_str` too.
+- A log is named in the address. Whoever holds a handle sends its number along (`?log=7`): then a queue that was deleted and made again under its name is not taken for the old one.
+- What is left out has its default; what is not known is refused, so that a misspelt field is noticed.
+
+To change it: fields may be added with a default. What exists keeps its name and meaning for the life of `/v1`.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+from penstock.broker.port import How, Kind
+from penstock.broker.trace import Step as TraceStep
+from penstock.errors import InvalidArgument
+from penstock.limits import PRIORITY_DEFAULT
+from penstock.policy import Backoff, Policy
+
+#: The media types of a body, and what they are called in `Accept`.
+JSON = "application/json"
+MSGPACK = "application/msgpack"
+ARROW = "application/vnd.apache.arrow.stream"
+PROBLEM = "application/problem+json"
+EVENTS = "text/event-stream"
+
+
+class Body(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+    """A request."""
+
+
+class Reply(msgspec.Struct, kw_only=True):
+    """An answer. A client ignores what it does not know: a newer server may say more."""
+
+
+# --- logs ---
+
+
+class Declare(Body):
+    """PUT /v1/namespaces/{namespace}/queues/{name}, or topics: made if it does not exist, unless `create` says that it must, or must not."""
+
+    policy: dict[str, Any] = {}
+    create: bool | None = None
+
+
+class Alter(Body):
+    """PATCH the same: what is given changes, from now on."""
+
+    policy: dict[str, Any]
+
+
+class LogInfo(Reply):
+    """A queue or a topic: what a handle knows. Its policy as `Policy` has it, with null for what is not limited."""
+
+    namespace: str
+    name: str
+    kind: Kind
+    number: int
+    policy: dict[str, Any]
+
+
+class Names(Reply):
+    """Queues, topics or namespaces."""
+
+    names: list[str]
+
+
+class Count(Reply):
+    """How many were removed, or moved."""
+
+    count: int
+
+
+# --- messages ---
+
+
+class Item(Body):
+    """A message to be published. In the place of one, its payload alone may stand."""
+
+    payload: bytes
+    headers: dict[str, str] = {}
+    key: str | None = None
+    priority: int = PRIORITY_DEFAULT
+    delay: float | None = None
+    deliver_at: datetime | None = None
+    ttl: float | None = None
+    expires_at: datetime | None = None
+    dedup_id: str | None = None
+
+
+class Publish(Body):
+    """POST …/logs/{name}/messages: all or none."""
+
+    messages: list[bytes | Item]
+
+
+class Ids(Reply):
+    """Of what was published, in order; where a dedup_id was repeated, that of the first."""
+
+    ids: list[int]
+    ids_str: list[str] | None = None  # in JSON
+
+
+class Route(Body):
+    """POST /v1/namespaces/{namespace}/route: to every queue and topic whose name matches, all or none."""
+
+    pattern: str
+    message: bytes | Item
+
+
+class Routed(Reply):
+    """The ids by name."""
+
+    ids: dict[str, int]
+
+
+class MessageRow(Reply, omit_defaults=True):
+    """A stored message."""
+
+    id: int
+    offset: int
+    timestamp: datetime
+    payload: bytes
+    id_str: str | None = None
+    headers: dict[str, str] = {}
+    key: str | None = None
+    priority: int = PRIORITY_DEFAULT
+    deliver_at: datetime | None = None
+    expires_at: datetime | None = None
+    dedup_id: str | None = None
+
+
+class Messages(Reply):
+    """GET …/logs/{name}/peek?count: what would be handed out next."""
+
+    messages: list[MessageRow]
+
+
+class PageReply(Reply):
+    """GET …/logs/{name}/messages?offset&count&wait: what is stored from an offset on; where to go on; how many were dropped before it."""
+
+    messages: list[MessageRow]
+    next: int
+    missed: int
+
+
+# --- receiving and settling ---
+
+
+class Lease(Body):
+    """POST …/logs/{name}/groups/{group}/lease: messages, as soon as there is one, or nothing after `wait` seconds (at most what the server allows)."""
+
+    count: int = 1
+    wait: float = 0
+    consumer: str | None = None
+    auto_ack: bool = False
+
+
+class DeliveryRow(Reply, omit_defaults=True):
+    """A message that was handed out."""
+
+    id: int
+    offset: int
+    timestamp: datetime
+    payload: bytes
+    attempt: int
+    receipt: str
+    id_str: str | None = None
+    headers: dict[str, str] = {}
+    key: str | None = None
+    priority: int = PRIORITY_DEFAULT
+
+
+class Leases(Reply):
+    """What was handed out, and the number of the lease that holds all of it (0: settled already)."""
+
+    group: str
+    number: int
+    deliveries: list[DeliveryRow]
+
+
+class Settle(Body):
+    """POST …/logs/{name}/settle: all or none. Either receipts, or what they say, in columns: group, offsets, numbers."""
+
+    how: How = "ack"
+    receipts: list[str] = []
+    group: str | None = None
+    offsets: list[int] = []
+    numbers: list[int] = []
+    delay: float | None = None
+    error: str | None = None
+
+
+class Extend(Body):
+    """POST …/logs/{name}/extend: keep them for so many seconds from now."""
+
+    seconds: float
+    receipts: list[str] = []
+    group: str | None = None
+    offsets: list[int] = []
+    numbers: list[int] = []
+
+
+# --- groups, consumers, readers ---
+
+
+class Place(Body):
+    """A place in a log: one of these. `at` is "earliest" or "latest"."""
+
+    at: Literal["earliest", "latest"] | None = None
+    offset: int | None = None
+    timestamp: datetime | None = None
+    message_id: int | None = None
+
+
+class OpenGroup(Body):
+    """PUT …/logs/{name}/groups/{group}: made if it does not exist; what is given must be what is stored. A consumer may come with it."""
+
+    filter: str | None = None
+    strategy: str | None = None
+    start: Place | None = None  # what is published from now on
+    durable: bool = True
+    consumer: str | None = None
+    silence: float | None = None  # seconds after which a consumer that is not heard of is thought dead
+
+
+class Attach(Body):
+    """POST …/logs/{name}/groups/{group}/consumers"""
+
+    consumer: str
+    silence: float | None = None
+
+
+class Consumer(Reply):
+    """The name that a consumer goes by; null if none came."""
+
+    consumer: str | None
+
+
+class Alive(Reply):
+    """POST …/consumers/{consumer}/heartbeat: false if it was thought dead, and what it had was given to others."""
+
+    alive: bool
+
+
+class Lag(Reply):
+    """GET …/groups/{group}/lag"""
+
+    lag: int
+
+
+class Offset(Reply):
+    """POST …/logs/{name}/locate with a `Place`; GET and PUT …/readers/{reader}: null if nothing is committed."""
+
+    offset: int | None
+
+
+class Commit(Body):
+    """PUT …/logs/{name}/readers/{reader}: a position that survives; `holds`: keep what is behind it until it has come by."""
+
+    offset: int | None = None
+    holds: bool | None = None
+
+
+# --- the rest ---
+
+
+class Operation(Body):
+    """A step of a transaction: messages for a log (made on first use), or the end of leases of a log."""
+
+    log: str
+    number: int | None = None
+    messages: list[bytes | Item] = []
+    how: How = "ack"
+    receipts: list[str] = []
+    group: str | None = None
+    offsets: list[int] = []
+    numbers: list[int] = []
+    delay: float | None = None
+    error: str | None = None
+
+
+class Transact(Body):
+    """POST /v1/namespaces/{namespace}/transactions: all of it or nothing."""
+
+    steps: list[Operation]
+
+
+class Redrive(Body):
+    """POST …/logs/{name}/redrive: some dead letters back to where they failed, or to another queue, in one unit. `where` is a filter; `span` the offsets to look at, all at first."""
+
+    count: int = 100
+    where: str | None = None
+    to: str | None = None
+    span: tuple[int, int] | None = None
+
+
+class RedriveReply(Reply):
+    """How many were moved, and the offsets that were not looked at yet: go on with them while there are any."""
+
+    moved: int
+    left: tuple[int, int]
+
+
+class Schedule(Body):
+    """PUT …/logs/{name}/schedules/{schedule}: a message that recurs."""
+
+    cron: str
+    message: bytes | Item
+    timezone: str = "UTC"
+    missed: str = "once"
+
+
+class Was(Reply):
+    """Whether there was something of that name, or id."""
+
+    was: bool
+
+
+class Timeline(Reply):
+    """GET /v1/namespaces/{namespace}/messages/{id}/trace"""
+
+    steps: list[TraceStep]
+
+
+class Problem(Reply, omit_defaults=True):
+    """What went wrong (RFC 9457): `code` is that of `penstock.errors`, `retryable` whether the same request may succeed later."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    retryable: bool
+    instance: str | None = None  # the request's id
+    retry_after: float | None = None
+    indeterminate: bool | None = None
+
+
+# --- policies ---
+
+
+def policy_out(policy: Policy) -> dict[str, Any]:
+    """A policy as it travels: plain values, a backoff as an object."""
+    found: dict[str, Any] = msgspec.to_builtins(policy)
+    return found
+
+
+def policy_in(given: dict[str, Any]) -> dict[str, Any]:
+    """Fields of a policy as the broker takes them."""
+    backoff = given.get("backoff")
+    if not isinstance(backoff, dict):
+        return given
+    try:
+        return {**given, "backoff": msgspec.convert(backoff, Backoff)}
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"backoff is wrong: {error}") from None
