@@ -14,6 +14,7 @@ remembered until it is settled.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Coroutine
 from contextlib import suppress
 from typing import Any, Final
 
@@ -86,6 +87,7 @@ class Consuming:
     ) -> Granted | None:  # fmt: skip
         """Messages, when there are some."""
         _, attached = self.attached.get((log.number, group, consumer or ""), (log, None))
+        at_once = settles_at_once(log, keep)
         with standing_in(self.halts, halt), standing_in(
             attached.halts if attached is not None else None, halt
         ):  # fmt: skip
@@ -101,7 +103,7 @@ class Consuming:
                 found = None if leases is None else granted(leases.deliveries, leases.group, leases.number)
         if found is not None:
             self._take(log, found, consumer)
-        if self.closing and (found is not None or halt.said):
+        if self.closing and (halt.said if found is None else found.number):
             await self.give_back(log, found)
             raise closed()
         return found
@@ -274,6 +276,12 @@ class Consuming:
         if not self._hand:
             self.empty_handed.set()
 
+    @staticmethod
+    async def quietly(work: Coroutine[Any, Any, object]) -> None:
+        """Something that nobody hears of if it fails: then leases end by themselves."""
+        with suppress(PenstockError):
+            await work
+
     async def part(self) -> None:
         """Everybody goes: give back what is in hand."""
         going = [
@@ -282,6 +290,11 @@ class Consuming:
         ]
         # Whatever becomes of it: what cannot be given back now comes back when its lease ends.
         await asyncio.gather(*going, return_exceptions=True)
+
+
+def settles_at_once(log: RemoteHandle, keep: bool) -> bool:
+    """Whether what is handed out is settled by that: it cannot go back."""
+    return not keep or log.policy.delivery == "at-most-once"
 
 
 class standing_in:  # noqa: N801  # used as `with` is

@@ -134,7 +134,7 @@ class _Leaving:
 
     def on(self, stream: _Stream) -> None:
         self._stream = stream
-        if self._halt.said:
+        if self._halt.cuts:
             stream.leave()
 
     def leave(self) -> None:
@@ -191,16 +191,17 @@ class Exchange:
             content=body,
             extensions={"timeout": limits},
         )  # fmt: skip
-        leaving = None if halt is None else _Leaving(halt)
+        if halt is None:
+            return await self._sent(request, wait=wait_s > 0)
+        leaving = _Leaving(halt)
+        leave = leaving.leave
         token = _LEAVING.set(leaving)
+        halt.heed(leave, cuts=True)
         try:
-            if halt is not None and leaving is not None:
-                halt.heed(leaving.leave)
             return await self._sent(request, wait=wait_s > 0)
         finally:
+            halt.ignore(leave)
             _LEAVING.reset(token)
-            if halt is not None and leaving is not None:
-                halt.ignore(leaving.leave)
 
     async def _sent(self, request: httpcore2.Request, *, wait: bool) -> Reply:
         try:
