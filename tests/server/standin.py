@@ -56,8 +56,8 @@ class Application:
 
     async def publish(self, body: bytes, send: Any) -> None:
         log = await self.port.declare("default", "work", {}, create=None).get()
-        (id,) = await self.port.publish(log, [body]).get()
-        await _answer(send, str(id).encode())
+        (made,) = await self.port.publish(log, [body]).get()
+        await _answer(send, str(made).encode())
 
     async def wait(self, _body: bytes, send: Any) -> None:
         print("waiting", flush=True)

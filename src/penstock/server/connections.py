@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import re
 from collections.abc import Collection
 from enum import Enum
 from typing import TYPE_CHECKING, Any, Final
@@ -52,6 +53,7 @@ STALLED_S: Final = 30.0
 FRAMING_BYTES: Final = 64 << 10
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
+_UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _IPV6_NETWORK_BYTES: Final = 8
 
 
@@ -78,6 +80,7 @@ class Refusal(Enum):
     CROWDED = 503, "Service Unavailable", "too_many_connections", "the server has all the connections that it takes; try again soon"
     GREEDY = 503, "Service Unavailable", "too_many_connections", "your address has all the connections that one may have; close some, or use those you have"
     STARTING = 503, "Service Unavailable", "starting", "the server is starting; try again soon"
+    STOPPING = 503, "Service Unavailable", "broker_closed", "the server is stopping; try again once it is back"
     LARGE_HEAD = 431, "Request Header Fields Too Large", "headers_too_large", "the head of the request is larger than this server takes; send fewer or shorter headers"
     LARGE_BODY = 413, "Content Too Large", "body_too_large", "the body of the request is larger than this server takes; make it several requests"
     SLOW = 408, "Request Timeout", "request_timeout", "the request did not arrive in time; send it faster, or in smaller parts"
@@ -120,6 +123,7 @@ class Door:
 
     def __init__(self, bound: Bound) -> None:
         self.bound = bound
+        self.stopping = False
         self.inside = 0
         self.empty = asyncio.Event()
         self.empty.set()
@@ -130,6 +134,8 @@ class Door:
     def enter(self, address: str | bytes) -> Refusal | None:
         """Count a connection, or say why it may not come in."""
         here = self._by_address.get(address, 0)
+        if self.stopping:
+            return Refusal.STOPPING
         if self.inside >= self.bound.connections:
             return Refusal.CROWDED
         if here >= self.bound.connections_per_address:
@@ -238,6 +244,8 @@ class Guard(_Protocol):
             if _END_OF_HEAD not in head:
                 self.turn_away(Refusal.LARGE_HEAD)
                 return
+        if not in_body and b"pgrade:" in data:
+            data = _without_upgrade(data)
         before = self.cycle
         super().data_received(data)
         cycle = self.cycle
@@ -257,7 +265,7 @@ class Guard(_Protocol):
         self.turn_away(Refusal.GARBLED)
 
     def _unsupported_upgrade_warning(self) -> None:
-        # Such as HTTP/2, which Java's client asks for. It is served as it is, but httptools does not parse what comes behind it.
+        # One that came in pieces. It is served, but httptools does not parse what comes behind it.
         if self.cycle is not None:
             self.cycle.keep_alive = False
 
@@ -300,6 +308,12 @@ class Guard(_Protocol):
                 return Stage.HEAD
             return Stage.FRESH if cycle is None else Stage.FINE  # uvicorn has a timer between requests
         return Stage.FINE
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """A head that asks for no other protocol. Java's client asks for HTTP/2 by itself, and httptools then takes the body for that."""
+    head, end, rest = data.partition(_END_OF_HEAD)
+    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest
 
 
 def protocol(door: Door) -> type[asyncio.Protocol]:

@@ -136,6 +136,7 @@ class HttpFront:
     # --- the end ---
 
     async def stop(self, timeout_s: float) -> bool:
+        self.door.stopping = True  # for those that were accepted before the sockets are closed
         for server in self._servers:
             server.close()
         for bound in self._sockets:

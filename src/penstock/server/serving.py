@@ -105,6 +105,7 @@ def assemble(settings: Settings, port: Embedded) -> Assembled:
         observer=Metrics(port, version=version("penstock")),
         directory=settings.data_dir.absolute() if settings.storage == "disk" else None,
         ready=lambda: port.monitor.failure is None,
+        routes=tuple(row for row in http.ROUTES if settings.metrics or row.path != "/metrics"),
     )
 
     def reload() -> None:
@@ -120,8 +121,13 @@ def serve(settings: Settings, assemble: Assemble = assemble) -> int:
     for warning in settings.warnings:
         log.warning(warning)
     require_key_or_loopback(settings)
-    with asyncio.Runner(loop_factory=_loop_factory()) as runner:
+    runner = asyncio.Runner(loop_factory=_loop_factory())
+    try:
         return runner.run(Serving(settings, assemble).run())
+    finally:
+        # Closing it would wait for ever for a request that does not hear when it is cancelled.
+        if not asyncio.all_tasks(runner.get_loop()):
+            runner.close()
 
 
 def exit_code_of(error: PenstockError) -> int:
@@ -216,8 +222,7 @@ class Serving:
             self._assembled.stop()
             in_time = await self._stop_fronts(self.settings.shutdown_timeout)
         finally:
-            for task in self._tasks:
-                task.cancel()
+            await self._end_tasks()
             # Also after an error: the broker is whole, and closing it syncs.
             failure = port.monitor.failure
             await in_thread(port.close)
@@ -317,6 +322,11 @@ class Serving:
 
     def _begin(self, coroutine: Coroutine[object, object, None]) -> None:
         self._tasks.add(asyncio.create_task(coroutine))
+
+    async def _end_tasks(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
 
     async def _look_for_failure(self, port: Embedded) -> None:
         while port.monitor.failure is None:  # noqa: ASYNC110  # whoever notices it first is in another thread

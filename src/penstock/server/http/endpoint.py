@@ -86,7 +86,7 @@ class Endpoint:
             pass
         except Exception as error:  # whatever it is, the client gets an answer
             status, headers, body = answer_to(error, call.request_id)
-            await respond(send, status, headers, body, call.request_id)
+            await respond(send, status, [self.front.life, *headers], body, call.request_id)
         finally:
             self.front.observer.request(self.path, scope["method"], status, perf_counter() - began)
 
@@ -179,7 +179,7 @@ async def _sent(call: Call, route: Route, answer: Any, send: Send) -> int:
     """Send the answer; its status."""
     if answer is None:
         status = call.status or 204
-        await respond(send, status, [], b"", call.request_id)
+        await respond(send, status, [call.front.life], b"", call.request_id)
         return status
     if type(answer) is Plain:
         extra = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
@@ -194,7 +194,7 @@ async def _sent(call: Call, route: Route, answer: Any, send: Send) -> int:
         body, kind = encode_msgpack(answer), MSGPACK_TYPE
     else:
         body, kind = encode_json(answer), JSON_TYPE
-    await respond(send, status, [(b"content-type", kind)], body, call.request_id)
+    await respond(send, status, [(b"content-type", kind), call.front.life], body, call.request_id)
     return status
 
 
