@@ -64,6 +64,13 @@ def test_a_body_without_a_length_is_counted_as_it_comes(small: Running) -> None:
     refused(httpx2.post(small.url + MESSAGES, content=endless()))
 
 
+def test_a_body_that_never_ends_is_refused_while_it_comes(small: Running) -> None:
+    head = f"POST {MESSAGES} HTTP/1.1\r\nHost: here\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    chunk = b"3e8\r\n" + b" " * 1000 + b"\r\n"
+    found = conversation(small, head, *[chunk] * (MOST // 1000 + 2))
+    assert found.startswith(b"HTTP/1.1 413")
+
+
 def test_a_body_in_parts_is_put_together(small: Running) -> None:
     def parts() -> Iterator[bytes]:
         for byte in json.dumps({"messages": ["aGk="]}).encode():

@@ -184,8 +184,10 @@ def test_while_it_stops_nobody_begins_to_wait_and_publishes_are_answered(port: E
         assert client.get("/health").text == "OK"
 
 
-def test_a_place_to_wait_is_not_to_be_had_by_everybody(port: Embedded) -> None:
-    bounds = Bounds(long_polls_max=2, long_polls_per_caller_max=1)
+@pytest.mark.parametrize(
+    "bounds", [Bounds(long_polls_max=1), Bounds(long_polls_per_caller_max=1)], ids=["in-all", "of-one-caller"]
+)
+def test_a_place_to_wait_is_not_to_be_had_by_everybody(port: Embedded, bounds: Bounds) -> None:
     with Running(port, bounds=bounds) as running, httpx2.Client(base_url=running.url) as client:
         client.put(HERE + "/queues/orders", json={})
         with closing(connected(running)) as one:
