@@ -15,6 +15,7 @@ from penstock import BrokerClosed
 from penstock.broker.embedded import Embedded
 from penstock.broker.opening import in_memory
 from tests.conformance.background import PATIENCE_S, all_of, start
+from tests.conformance.observations import payloads
 from tests.server.running import Running
 from tests.unit.broker.patience import until
 
@@ -86,7 +87,7 @@ def test_a_receive_that_is_cancelled_as_its_message_comes_keeps_it(
                 for _ in range(round_ % 20):
                     await asyncio.sleep(0)
                 waiting.cancel()
-                (came, _) = await asyncio.gather(waiting, publishing, return_exceptions=True)
+                came: Any = (await asyncio.gather(waiting, publishing, return_exceptions=True))[0]
                 if isinstance(came, asyncio.CancelledError):
                     came = await receiver.receive(timeout=PATIENCE_S)
                 assert (came.payload, came.attempt) == (b"%d" % round_, 1)
@@ -122,7 +123,7 @@ def test_closing_leaves_somebody_asleep_or_something_leased(url: str, inside: Em
     broker = penstock.connect(url)
     queue = broker.queue("orders")
     consumers = [queue.subscribe(f"w{n}", prefetch=1 + n) for n in range(5)]
-    ending = [start(lambda one=one: [found.payload for found in one]) for one in consumers]
+    ending = [start(payloads, one) for one in consumers]
     in_line(inside, 5)
     if what == "broker":
         broker.close()

@@ -14,8 +14,8 @@ remembered until it is settled.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from penstock import wire
@@ -87,16 +87,11 @@ class Consuming:
     ) -> Granted | None:  # fmt: skip
         """Messages, when there are some."""
         _, attached = self.attached.get((log.number, group, consumer or ""), (log, None))
-        at_once = settles_at_once(log, keep)
-        with standing_in(self.halts, halt), standing_in(
-            attached.halts if attached is not None else None, halt
-        ):  # fmt: skip
-            if (
-                attached is not None
-                and attached.ahead is not None
-                and keep
-                and log.policy.delivery != "at-most-once"
-            ):
+        both = (self.halts, attached.halts) if attached is not None else (self.halts,)
+        with standing_in(halt, *both):
+            # What is settled when it is handed out is never fetched ahead: it would be gone with the buffer.
+            kept = keep and log.policy.delivery != "at-most-once"
+            if kept and attached is not None and attached.ahead is not None:
                 found = await attached.ahead.take(count, wait_us, halt)
             else:
                 leases = await self.poll(log, group, count, consumer, attached, wait_us, keep, halt)
@@ -276,12 +271,6 @@ class Consuming:
         if not self._hand:
             self.empty_handed.set()
 
-    @staticmethod
-    async def quietly(work: Coroutine[Any, Any, object]) -> None:
-        """Something that nobody hears of if it fails: then leases end by themselves."""
-        with suppress(PenstockError):
-            await work
-
     async def part(self) -> None:
         """Everybody goes: give back what is in hand."""
         going = [
@@ -292,22 +281,13 @@ class Consuming:
         await asyncio.gather(*going, return_exceptions=True)
 
 
-def settles_at_once(log: RemoteHandle, keep: bool) -> bool:
-    """Whether what is handed out is settled by that: it cannot go back."""
-    return not keep or log.policy.delivery == "at-most-once"
-
-
-class standing_in:  # noqa: N801  # used as `with` is
+@contextmanager
+def standing_in(halt: Halt, *among: set[Halt]) -> Iterator[None]:
     """While it lasts, a halt is among those that somebody may say."""
-
-    def __init__(self, halts: set[Halt] | None, halt: Halt) -> None:
-        self._halts = halts
-        self._halt = halt
-
-    def __enter__(self) -> None:
-        if self._halts is not None:
-            self._halts.add(self._halt)
-
-    def __exit__(self, *_: object) -> None:
-        if self._halts is not None:
-            self._halts.discard(self._halt)
+    for one in among:
+        one.add(halt)
+    try:
+        yield
+    finally:
+        for one in among:
+            one.discard(halt)

@@ -39,7 +39,7 @@ from penstock.broker.trace import Step
 from penstock.broker.transaction import OPERATIONS_MAX
 from penstock.client import rows
 from penstock.client.asking import Ask, Server, closed
-from penstock.client.consuming import EARLY_S, PARTING_S, POLL_S, Consuming, settles_at_once, standing_in
+from penstock.client.consuming import EARLY_S, PARTING_S, POLL_S, Consuming, standing_in
 from penstock.client.gathering import Gathering
 from penstock.client.rows import RemoteHandle, seconds
 from penstock.client.running import Call, Halt, Receiving, Runner
@@ -331,20 +331,10 @@ class RemotePort:
             raise InvalidArgument(
                 f"the number of messages is {argument.quoted(count)}; give an int from 1 to {DELIVERIES_MAX}"
             )
-        found = _own(log)
-        # What is settled when it is handed out would be lost in a cut: the server is asked to end the wait, by letting the consumer go.
-        name = consumer if settles_at_once(found, keep) else None
-        halt = Halt(gentle=name is not None)
+        found, halt = _own(log), Halt()
         self._require_open()
         work = self._consuming.lease(found, group, count, consumer, wait_us, keep, halt)
-        return Receiving(
-            self._runner, work, halt, give_back=lambda granted: self._not_wanted(found, granted),
-            stop=None if name is None else lambda: self._let_go(found, group, name, halt),
-        )  # fmt: skip
-
-    def _let_go(self, log: RemoteHandle, group: str, consumer: str, halt: Halt) -> None:
-        halt.say()
-        self._runner.begin(self._consuming.quietly(self._consuming.release(log, group, consumer)))
+        return Receiving(self._runner, work, halt, lambda granted: self._not_wanted(found, granted))
 
     def _require_open(self) -> None:
         self._runner.require_own_process()
@@ -396,7 +386,7 @@ class RemotePort:
 
     async def _watched(self, log: RemoteHandle, offset: int, wait_us: int | None, halt: Halt) -> None:
         end_us = None if wait_us is None else self.clock.monotonic_us() + wait_us
-        with standing_in(self._consuming.halts, halt):
+        with standing_in(halt, self._consuming.halts):
             while True:
                 asked_us = self.clock.monotonic_us()
                 left_s = POLL_S if end_us is None else min(POLL_S, max(0, end_us - asked_us) / SECOND_US)

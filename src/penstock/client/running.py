@@ -173,68 +173,47 @@ def _heard(future: asyncio.Future[Any]) -> None:
 
 
 class Halt:
-    """Said to those who wait for something on the loop: wait no longer.
+    """Said to those who wait for something on the loop: wait no longer."""
 
-    It is heard by whoever pauses, and *cuts* a request that waits. A gentle one does not cut, unless it must: somebody has the server end the wait, and its answer is read.
-    """
+    __slots__ = ("_calls", "said")
 
-    __slots__ = ("_calls", "_gentle", "cuts", "said")
-
-    def __init__(self, *, gentle: bool = False) -> None:
+    def __init__(self) -> None:
         self.said = False
-        self.cuts = False
-        self._gentle = gentle
-        self._calls: list[tuple[Callable[[], object], bool]] = []
+        self._calls: list[Callable[[], object]] = []
 
     def say(self) -> None:
         """On the loop."""
-        self._say(cut=not self._gentle)
-
-    def cut(self) -> None:
-        """On the loop, in any case."""
-        self._say(cut=True)
-
-    def _say(self, *, cut: bool) -> None:
         self.said = True
-        self.cuts = self.cuts or cut
-        for call, cuts in self._calls[:]:
-            if self.cuts or not cuts:
-                call()
+        for call in self._calls[:]:
+            call()
 
-    def heed(self, call: Callable[[], object], *, cuts: bool = False) -> None:
+    def heed(self, call: Callable[[], object]) -> None:
         """Have something called when it is said, be it already."""
-        self._calls.append((call, cuts))
-        if self.said and (self.cuts or not cuts):
+        self._calls.append(call)
+        if self.said:
             call()
 
     def ignore(self, call: Callable[[], object]) -> None:
-        self._calls = [one for one in self._calls if one[0] is not call]
+        self._calls = [one for one in self._calls if one is not call]
 
 
 class Receiving(Call[T], Stoppable):
     """A call that waits for messages. What was granted to somebody who went away is given back."""
 
-    __slots__ = ("_give_back", "_halt", "_stop")
+    __slots__ = ("_give_back", "_halt")
 
     def __init__(
-        self,
-        runner: Runner,
-        work: Coroutine[Any, Any, T],
-        halt: Halt,
-        *,
-        give_back: Callable[[T], object] | None = None,
-        stop: Callable[[], object] | None = None,
-    ) -> None:
+        self, runner: Runner, work: Coroutine[Any, Any, T], halt: Halt, give_back: Callable[[T], object] | None = None
+    ) -> None:  # fmt: skip
         self._halt = halt
         self._give_back = give_back
-        self._stop = stop or halt.say
         super().__init__(runner, work)
 
     def stop(self) -> None:
-        self._runner.tell(self._stop)
+        self._runner.tell(self._halt.say)
 
     def abandon(self) -> None:
-        self._runner.tell(self._halt.cut)
+        self.stop()
         if self._give_back is not None:
             self._future.add_done_callback(self._unseen)
 
