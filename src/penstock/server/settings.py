@@ -20,7 +20,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -311,9 +311,12 @@ def _row(name: str) -> Setting:
     return SETTINGS[name]
 
 
-def _nearest(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else "; `penstock config` shows those that there are"
+def _nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Which one may have been meant; a prefix that all of them have says nothing."""
+    near = difflib.get_close_matches(
+        name.removeprefix(prefix), [one.removeprefix(prefix) for one in known], n=1
+    )
+    return f"; did you mean {prefix}{near[0]}?" if near else "; `penstock config` shows those that there are"
 
 
 def _read(path: Path) -> str:
@@ -356,7 +359,7 @@ def _from_variables(
         elif variable in files:
             found.setdefault(files[variable], Given(_secret_of(value, source), source))
         else:
-            warnings.append(f"{source} is no setting{_nearest(variable, [*known, *files])}")
+            warnings.append(f"{source} is no setting{_nearest(variable, [*known, *files], PREFIX)}")
     return found
 
 
