@@ -143,10 +143,11 @@ def test_a_value_is_read_as_another(name: str, given: Any, value: Any) -> None:
         ("data_dir", "a\0b"),
         ("log_level", ["info"]),
         ("max_connections", "0"),
+        ("namespace_quotas", "tenant-a"),
     ],
 )
 def test_a_wrong_value_is_taken_or_its_source_is_not_said(name: str, given: Any) -> None:
-    with pytest.raises(InvalidArgument, match="give"):
+    with pytest.raises(InvalidArgument, match="; (give|the quota)"):
         load({name: given})
     if isinstance(given, str):
         with pytest.raises(InvalidArgument, match=rf"PENSTOCK_{name.upper()} \(environment\) is "):
