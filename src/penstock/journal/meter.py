@@ -25,10 +25,11 @@ class Histogram:
 class Meter:
     """What a journal counts of its own commits since it was opened."""
 
-    __slots__ = ("messages", "synced", "syncs", "written")
+    __slots__ = ("commits", "messages", "syncs")
 
     def __init__(self) -> None:
-        self.written = Histogram()  # ns of commits that only wrote
-        self.synced = Histogram()  # ns of commits until they were synced
+        self.commits = (
+            Histogram()
+        )  # ns from the beginning of a commit until it was synced, for those that wait for that
+        self.syncs = Histogram()  # ns of the syncs alone, whoever waits for them
         self.messages = Histogram()  # in a commit that has some
-        self.syncs = 0  # of the file, for whatever reason

@@ -228,19 +228,12 @@ class Tail:
     def _write(self, batch: list[Ticket]) -> BaseException | None:
         """Write one frame for all of the batch."""
         rows = batch[0].rows if len(batch) == 1 else [r for ticket in batch for r in ticket.rows]
-        began_ns = self._now_ns()
+        # What is only written is not measured: that would take a part of the time that it takes.
+        if batch[-1].sync or batch[0].sync or (len(batch) > 2 and any(ticket.sync for ticket in batch)):
+            self._began_ns = self._now_ns() if rows else -1
         interrupted = self._commit_frame(rows) if rows else None
-        synced = False
         for ticket in batch:
             ticket.sequence = self.sequence
-            if ticket.sync:
-                synced = True
-        if synced:
-            self._began_ns = began_ns if rows else -1
-        elif rows:
-            counted, taken_ns = self.meter.written, self._now_ns() - began_ns
-            counted.total += taken_ns
-            counted.buckets[taken_ns.bit_length()] += 1
         if self.durability == "interval":
             self._dirty.set()
         elif self.written - self._synced >= limits.WRITE_BEHIND_BYTES and self.durability == "os":
@@ -287,9 +280,10 @@ class Tail:
     def _sync_commit(self) -> BaseException | None:
         interrupted = finishing(self._sync)[1]
         if self._began_ns >= 0:
-            counted, taken_ns = self.meter.synced, self._now_ns() - self._began_ns
+            counted, taken_ns = self.meter.commits, self._now_ns() - self._began_ns
             counted.total += taken_ns
             counted.buckets[taken_ns.bit_length()] += 1
+            self._began_ns = -1
         return interrupted
 
     def _sync(self) -> None:
@@ -303,8 +297,11 @@ class Tail:
                 try:
                     if self.durability == "commit":
                         active.prefill()
+                    began_ns = self._now_ns()
                     active.sync()
-                    self.meter.syncs += 1
+                    counted, taken_ns = self.meter.syncs, self._now_ns() - began_ns
+                    counted.total += taken_ns
+                    counted.buckets[taken_ns.bit_length()] += 1
                     self._advance_mark(position)
                 except OSError as error:
                     self.group.fail(error)

@@ -108,9 +108,9 @@ TABLE: Final[tuple[Row, ...]] = (
     Row("penstock_build_info", "gauge", ("version",), "Always 1"),
     Row("penstock_up", "gauge", (), "Whether the broker takes commands: 0 once it failed, or was closed"),
     Row("penstock_queues", "gauge", ("kind",), "Queues and topics there are, those left out included"),
-    Row("penstock_journal_commit_seconds", "histogram", ("until",), "How long a commit took, by whether it had to be synced or only written"),
+    Row("penstock_journal_commit_seconds", "histogram", (), "How long a commit took until it was synced, of those that somebody waits for: publishes and acks, not leases"),
+    Row("penstock_journal_sync_seconds", "histogram", (), "How long a sync of the journal took, whoever waited for it; its count is how often it was synced"),
     Row("penstock_journal_commit_messages", "histogram", (), "Messages published in one commit, of the commits that have any"),
-    Row("penstock_journal_syncs_total", "counter", (), "How often the journal was synced"),
     Row("penstock_journal_written_bytes_total", "counter", (), "Bytes that were committed"),
     Row("penstock_journal_bytes", "gauge", (), "Bytes in the journal's segments"),
     Row("penstock_journal_segments", "gauge", (), "Segments of the journal"),
@@ -320,18 +320,17 @@ def _left_out(survey: Survey) -> Iterator[Metric]:
 
 
 def _commits(counted: meter.Meter) -> Iterator[Metric]:
-    durations = _histogram("penstock_journal_commit_seconds")
-    for until, taken in (("synced", counted.synced), ("written", counted.written)):
-        bounds = {bits: 2**bits / 1e9 for bits in LATENCY_BITS}
-        durations.add_metric([until], _by_bits(taken, bounds), taken.total / 1e9)
-    yield durations
+    bounds = {bits: 2**bits / 1e9 for bits in LATENCY_BITS}
+    for name, taken in (("commit", counted.commits), ("sync", counted.syncs)):
+        durations = _histogram(f"penstock_journal_{name}_seconds")
+        durations.add_metric([], _by_bits(taken, bounds), taken.total / 1e9)
+        yield durations
     sizes = _histogram("penstock_journal_commit_messages")
     most = {
         bits: 2**bits - 1 for bits in SIZE_BITS
     }  # whole numbers: what is below a power of two is at most one less
     sizes.add_metric([], _by_bits(counted.messages, most), counted.messages.total)
     yield sizes
-    yield _family("penstock_journal_syncs_total", [((), counted.syncs)])
 
 
 def _journal(stats: Stats, now_us: int) -> Iterator[Metric]:
