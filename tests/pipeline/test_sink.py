@@ -93,7 +93,7 @@ def test_two_columns_of_one_name_are_not_noticed(path: str) -> None:
         ({}, "give option topic, or a column 'topic'"),
         ({"topic": "no name"}, "the topic 'no name' has ' '"),
         ({"topic": "a", "namespace": ""}, "the namespace is empty"),
-        ({"topic": "a", "topik": "b", "colour": "c"}, "no option 'colour', 'topik'; it has path, topic, namespace, txnAppId"),
+        ({"topic": "a", "topik": "b", "colour": "c"}, "no option 'colour', 'topik'; it has path, url, token, topic, namespace, txnAppId"),
         ({"topic": "a", "txnappid": "x"}, "both txnAppId and txnVersion"),
         ({"topic": "a", "txnversion": "1"}, "both txnAppId and txnVersion"),
         ({"topic": "a", "txnappid": "", "txnversion": "1"}, "txnAppId has 1 to"),
@@ -578,5 +578,5 @@ def test_the_hand_over_of_a_stream_goes_another_way_than_spark(path: str) -> Non
     staging.add(batch(payload=[b"1"]))
     file = staging.finish()
     assert file is not None
-    assert hand_over(Path(path), Manifest("query:q", 0, "default", [file]), 60)
+    assert hand_over(Path(path), Manifest("query:default/q", 0, "default", [file]), 60)
     assert payloads(path) == [b"1"]

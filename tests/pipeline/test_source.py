@@ -91,7 +91,7 @@ def test_what_is_wrong_is_said_when_a_table_is_loaded(spark: SparkSession, data:
     with penstock.open(data) as broker:
         broker.queue("orders").publish(b"a")
     for options, said in (
-        ({"startingOffset": "earliest"}, "has no option 'startingoffset'; it has path, table"),
+        ({"startingOffset": "earliest"}, "has no option 'startingoffset'; it has path, url, token, table"),
         ({"topic": "order"}, "there is no queue or topic order in .* there are: orders"),
         ({"topic": "a", "topicPattern": "b"}, "contradict each other"),
         ({"columns": "body"}, "messages have the columns"),

@@ -23,7 +23,6 @@ import penstock
 from penstock.clock import ManualClock, to_us
 from penstock.errors import CorruptJournal, InvalidArgument, PenstockError, QueueNotFound
 from penstock.pipeline import options, schema
-from penstock.pipeline.plan import Piece
 from penstock.pipeline.source import PenstockDataSource
 from tests.unit.pipeline.tables import offsets, payloads, planned, table
 
@@ -133,8 +132,8 @@ def test_more_partitions_hold_the_same(data: Path, parts: int) -> None:
     assert payloads(table(data, topic="big", minPartitions=parts)) == said
 
 
-def size(pieces: list[Piece]) -> int:
-    return sum(stretch.bytes for piece in pieces for stretch in piece.stretches)
+def size(pieces: list[Any]) -> int:
+    return sum(stretch.bytes for piece in pieces for stretch in piece.value.stretches)
 
 
 def test_of_a_small_log_only_its_surroundings_are_read(data: Path) -> None:

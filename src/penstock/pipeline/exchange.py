@@ -1,0 +1,310 @@
+"""What a source or sink of Spark's and a server say to each other: the bodies of requests and answers under `/v1/namespaces/{namespace}/spark` and `…/spool`, and how tables travel.
+
+Theory of operation
+-------------------
+A planner (see `planning`) works at the server, on its own directory, and is asked from afar; what it is asked and what it answers is here. Whoever asks is not trusted:
+
+- Options travel as they were given, and are read again by the server. Which logs a pattern means is worked out by whoever gave it, from the names: an expression may take for ever.
+- A piece travels as a `Portion`: commits by sequence number, and logs with their offsets. There is no place in a file in it that could be pointed elsewhere; the server finds those again when it is read, and
+  looks again whether the logs are of that namespace.
+- Rows travel as Arrow's IPC stream. One from the server ends with an empty batch that says how it ended (`END`): a stream that was cut between two batches looks whole to Arrow.
+- Rows for the sink are checked and staged by the server, as a task does it with a directory. What it has staged is known to it by name; only names come back.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import Any, Final, Literal
+
+import msgspec
+import pyarrow as pa
+
+from penstock.errors import InvalidArgument, PenstockError, by_code
+from penstock.pipeline.planning import Narrowing, Noted, Offset
+from penstock.wire import Body, Reply
+
+#: Rows on their way: in memory, or in a file if there are many.
+File = tempfile.SpooledTemporaryFile[bytes] | io.BufferedIOBase
+
+#: What is said at the end of a stream of rows, in the metadata of an empty batch.
+END: Final = b"penstock"
+
+#: What a staged file is called by whoever sends it; the server makes its own name of it.
+UPLOAD: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
+
+
+class Place(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a stream is: an `Offset` of `planning`, with everything of the right kind."""
+
+    penstock: int
+    path: str
+    table: str
+    reader: str | None = None
+    logs: dict[str, tuple[int, int, int]] | None = None
+    sequence: int | None = None
+    epoch: int | None = None
+
+    def offset(self) -> Offset:
+        found: Offset = {
+            "penstock": self.penstock,
+            "path": self.path,
+            "table": self.table,
+            "reader": self.reader,
+        }
+        if self.logs is not None:
+            found["logs"] = {name: list(place) for name, place in self.logs.items()}
+        if self.sequence is not None:
+            found["sequence"], found["epoch"] = self.sequence, self.epoch or 0
+        return found
+
+
+class Portion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one task reads: commits by sequence number, and of each log, by number, the offsets from and before."""
+
+    first: int
+    stop: int
+    logs: dict[int, tuple[int, int]]
+
+
+class Asking(Body):
+    """What every question about a table has: the options as they were given, and which logs are meant if not all of the namespace are."""
+
+    options: dict[str, str] = msgspec.field(default_factory=dict)
+    topics: list[str] | None = None
+
+
+class Check(Asking):
+    """POST …/spark/check: is everything right with the options?"""
+
+
+class Plan(Asking):
+    """POST …/spark/plan: what is to be read of a table, or, between two offsets, of a stream."""
+
+    narrowing: Narrowing | None = None
+    start: Place | None = None
+    end: Place | None = None
+
+
+class Offsets(Asking, kw_only=True):
+    """POST …/spark/offsets: where a stream begins, where a batch of it ends, or up to where everything is synced."""
+
+    what: Literal["initial", "latest", "end"]
+    start: Place | None = None
+    rows: int | None = None
+    final: Place | None = None
+    noted: Noted | None = None
+
+
+class Read(Asking, kw_only=True):
+    """POST …/spark/read: the rows of a portion, as Arrow's IPC stream."""
+
+    portion: Portion
+
+
+class Progress(Body):
+    """POST …/spark/progress: how far a stream is, under the name of a reader; of each log its number and the next offset."""
+
+    reader: str
+    logs: dict[str, tuple[int, int]]
+
+
+class Batch(Body):
+    """POST …/spool/batches: publish what was staged, once, however often this is said. POST …/spool/abort: it is not wanted."""
+
+    producer: str
+    batch: int
+    files: list[str]
+    wait: float = 0.0
+
+
+class Forget(Body):
+    """POST …/spool/forget: the answer about a producer of one batch has arrived, and nobody will ask again."""
+
+    producer: str
+
+
+class Checked(Reply):
+    """Nothing is wrong; what was said about it beside that."""
+
+    warnings: list[str] = msgspec.field(default_factory=list)
+
+
+class Planned(Reply):
+    """Portions, at least one."""
+
+    portions: list[Portion]
+    warnings: list[str] = msgspec.field(default_factory=list)
+
+
+class Found(Reply):
+    """An offset, the end that was seen with it, and what has been looked at."""
+
+    offset: dict[str, Any]
+    end: dict[str, Any]
+    noted: Noted
+    warnings: list[str] = msgspec.field(default_factory=list)
+
+
+class LogNames(Reply):
+    """GET …/spark/logs: the queues and topics of the namespace, dead letters among them."""
+
+    names: list[str]
+
+
+class Share(Reply):
+    """What was staged for a topic."""
+
+    topic: str
+    rows: int
+    bytes: int
+
+
+class StagedReply(Reply):
+    """PUT …/spool/staged/{name}: what the server calls it, and what is in it; null if there were no rows."""
+
+    name: str | None
+    shares: list[Share] = msgspec.field(default_factory=list)
+
+
+class Taken(Reply):
+    """Whether a batch was published within that time. If not, it is on the server's disk, and will be."""
+
+    taken: bool
+
+
+# --- tables on the wire ---
+
+
+class Problem(msgspec.Struct):
+    """How a stream of rows ended: well, or with an error."""
+
+    code: str | None = None
+    detail: str = ""
+    warnings: list[str] = []
+
+
+class _Parts(io.RawIOBase):
+    """A file that keeps what is written until somebody takes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._parts: list[bytes] = []
+
+    def write(self, data: Any) -> int:
+        self._parts.append(bytes(data))
+        return len(self._parts[-1])
+
+    def writable(self) -> bool:
+        return True
+
+    def take(self) -> bytes:
+        found, self._parts = b"".join(self._parts), []
+        return found
+
+
+def encoded(schema: pa.Schema, batches: Iterator[Any], warnings: list[str]) -> Iterator[bytes]:
+    """Record batches as an IPC stream, in parts. What goes wrong on the way is its end."""
+    parts = _Parts()
+    end = Problem()
+    with pa.ipc.new_stream(parts, schema) as writer:
+        try:
+            for batch in batches:
+                writer.write_batch(batch)
+                yield parts.take()
+        except PenstockError as error:
+            end = Problem(error.code, str(error))
+        end.warnings = warnings
+        empty = pa.RecordBatch.from_arrays([pa.array([], kind) for kind in schema.types], schema=schema)
+        writer.write_batch(empty, custom_metadata={END: msgspec.json.encode(end)})
+    yield parts.take()
+
+
+class Cut(Exception):
+    """A stream has no end: whoever sent it was interrupted."""
+
+
+def decoded(file: File) -> tuple[list[Any], list[str]]:
+    """The record batches of a whole stream, and what was said with them."""
+    try:
+        reader = pa.ipc.open_stream(file)
+        batches: list[Any] = []
+        while True:
+            batch, metadata = reader.read_next_batch_with_custom_metadata()
+            if metadata is not None and END in metadata:
+                end = msgspec.json.decode(metadata[END], type=Problem)
+                if end.code is not None:
+                    raise by_code(end.code)(end.detail)
+                return batches, end.warnings
+            batches.append(batch)
+    except (pa.ArrowException, StopIteration, OSError, EOFError) as error:
+        raise Cut(str(error)) from error
+
+
+def rows_of(file: File) -> Iterator[pa.RecordBatch]:
+    """The record batches that somebody has sent, whom nobody need trust: each is looked through before it is used."""
+    try:
+        reader = pa.ipc.open_stream(file)
+        require_columns(reader.schema)
+        for batch in reader:
+            batch.validate(full=True)
+            yield batch
+    except (pa.ArrowException, OSError, EOFError) as error:
+        raise InvalidArgument(f"the rows cannot be read as an Arrow IPC stream: {error}") from None
+
+
+def _is_map(kind: pa.DataType) -> bool:
+    return pa.types.is_map(kind) and pa.types.is_string(kind.key_type) and pa.types.is_string(kind.item_type)
+
+
+def _is_number(kind: pa.DataType) -> bool:
+    return (
+        pa.types.is_integer(kind)
+        or pa.types.is_floating(kind)
+        or pa.types.is_decimal128(kind)
+        or pa.types.is_duration(kind)
+    )
+
+
+#: The columns of rows for the sink as Arrow has them: those of `sink.COLUMNS`.
+COLUMNS: Final[dict[str, Any]] = {
+    "payload": lambda kind: pa.types.is_binary(kind) or pa.types.is_string(kind),
+    "topic": pa.types.is_string,
+    "key": pa.types.is_string,
+    "headers": _is_map,
+    "priority": pa.types.is_signed_integer,
+    "deliver_at": lambda kind: pa.types.is_timestamp(kind) and kind.tz is not None,
+    "ttl": _is_number,
+    "dedup_id": pa.types.is_string,
+}
+
+
+def require_columns(schema: pa.Schema) -> None:
+    """Raise what is wrong with the columns of rows for the sink."""
+    names = schema.names
+    if "payload" not in names or len(set(names)) < len(names):
+        raise InvalidArgument(
+            f"rows have a column payload, and each column once; these have {', '.join(names)}"
+        )
+    for field in schema:
+        if field.name not in COLUMNS or not COLUMNS[field.name](field.type):
+            raise InvalidArgument(
+                f"the column {field.name!r} of type {field.type} cannot be published; there are {', '.join(COLUMNS)}"
+            )
+
+
+def written(batches: Iterable[pa.RecordBatch], file: File) -> int:
+    """Write rows for the server; how many."""
+    writer, rows = None, 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        if writer is None:
+            writer = pa.ipc.new_stream(file, batch.schema)
+        writer.write_batch(batch)
+        rows += batch.num_rows
+    if writer is not None:
+        writer.close()
+    return rows
