@@ -31,12 +31,12 @@ class Running:
     The broker is the test's: it outlives the server, unless the test closes it.
     """
 
-    def __init__(self, port: Any, **create_kwargs: Any) -> None:
+    def __init__(self, port: Any, *, listen: int = 0, **create_kwargs: Any) -> None:
         self.app = create(port, **create_kwargs)
         self.front: Any = self.app.state.front
         self.loop: asyncio.AbstractEventLoop | None = None
         config = uvicorn.Config(
-            self.app, host="127.0.0.1", port=0, log_config=None, access_log=False, lifespan="on", loop="uvloop",
+            self.app, host="127.0.0.1", port=listen, log_config=None, access_log=False, lifespan="on", loop="uvloop",
             timeout_graceful_shutdown=10, ws="none",
         )  # fmt: skip
         self._listening = threading.Event()

@@ -1,4 +1,4 @@
-"""What a source or sink of Spark's and a server say to each other: the bodies of requests and answers under `/v1/namespaces/{namespace}/spark` and `…/spool`, and how tables travel.
+"""What a source or sink of Spark's and a server say to each other: what goes over `/v1/namespaces/{namespace}/spark` and `…/spool` (their bodies are in `wire`), and how tables travel.
 
 Theory of operation
 -------------------
@@ -14,165 +14,20 @@ A planner (see `planning`) works at the server, on its own directory, and is ask
 from __future__ import annotations
 
 import io
-import re
 import tempfile
 from collections.abc import Iterable, Iterator
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from penstock.errors import InvalidArgument, PenstockError, by_code
-from penstock.pipeline.planning import Narrowing, Noted, Offset
-from penstock.wire import Body, Reply
 
 #: Rows on their way: in memory, or in a file if there are many.
 File = tempfile.SpooledTemporaryFile[bytes] | io.BufferedIOBase
 
 #: What is said at the end of a stream of rows, in the metadata of an empty batch.
 END: Final = b"penstock"
-
-#: What a staged file is called by whoever sends it; the server makes its own name of it.
-UPLOAD: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
-
-
-class Place(msgspec.Struct, forbid_unknown_fields=True):
-    """Where a stream is: an `Offset` of `planning`, with everything of the right kind."""
-
-    penstock: int
-    path: str
-    table: str
-    reader: str | None = None
-    logs: dict[str, tuple[int, int, int]] | None = None
-    sequence: int | None = None
-    epoch: int | None = None
-
-    def offset(self) -> Offset:
-        found: Offset = {
-            "penstock": self.penstock,
-            "path": self.path,
-            "table": self.table,
-            "reader": self.reader,
-        }
-        if self.logs is not None:
-            found["logs"] = {name: list(place) for name, place in self.logs.items()}
-        if self.sequence is not None:
-            found["sequence"], found["epoch"] = self.sequence, self.epoch or 0
-        return found
-
-
-class Portion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What one task reads: commits by sequence number, and of each log, by number, the offsets from and before."""
-
-    first: int
-    stop: int
-    logs: dict[int, tuple[int, int]]
-
-
-class Asking(Body):
-    """What every question about a table has: the options as they were given, and which logs are meant if not all of the namespace are."""
-
-    options: dict[str, str] = msgspec.field(default_factory=dict)
-    topics: list[str] | None = None
-
-
-class Check(Asking):
-    """POST …/spark/check: is everything right with the options?"""
-
-
-class Plan(Asking):
-    """POST …/spark/plan: what is to be read of a table, or, between two offsets, of a stream."""
-
-    narrowing: Narrowing | None = None
-    start: Place | None = None
-    end: Place | None = None
-
-
-class Offsets(Asking, kw_only=True):
-    """POST …/spark/offsets: where a stream begins, where a batch of it ends, or up to where everything is synced."""
-
-    what: Literal["initial", "latest", "end"]
-    start: Place | None = None
-    rows: int | None = None
-    final: Place | None = None
-    noted: Noted | None = None
-
-
-class Read(Asking, kw_only=True):
-    """POST …/spark/read: the rows of a portion, as Arrow's IPC stream."""
-
-    portion: Portion
-
-
-class Progress(Body):
-    """POST …/spark/progress: how far a stream is, under the name of a reader; of each log its number and the next offset."""
-
-    reader: str
-    logs: dict[str, tuple[int, int]]
-
-
-class Batch(Body):
-    """POST …/spool/batches: publish what was staged, once, however often this is said. POST …/spool/abort: it is not wanted."""
-
-    producer: str
-    batch: int
-    files: list[str]
-    wait: float = 0.0
-
-
-class Forget(Body):
-    """POST …/spool/forget: the answer about a producer of one batch has arrived, and nobody will ask again."""
-
-    producer: str
-
-
-class Checked(Reply):
-    """Nothing is wrong; what was said about it beside that."""
-
-    warnings: list[str] = msgspec.field(default_factory=list)
-
-
-class Planned(Reply):
-    """Portions, at least one."""
-
-    portions: list[Portion]
-    warnings: list[str] = msgspec.field(default_factory=list)
-
-
-class Found(Reply):
-    """An offset, the end that was seen with it, and what has been looked at."""
-
-    offset: dict[str, Any]
-    end: dict[str, Any]
-    noted: Noted
-    warnings: list[str] = msgspec.field(default_factory=list)
-
-
-class LogNames(Reply):
-    """GET …/spark/logs: the queues and topics of the namespace, dead letters among them."""
-
-    names: list[str]
-
-
-class Share(Reply):
-    """What was staged for a topic."""
-
-    topic: str
-    rows: int
-    bytes: int
-
-
-class StagedReply(Reply):
-    """PUT …/spool/staged/{name}: what the server calls it, and what is in it; null if there were no rows."""
-
-    name: str | None
-    shares: list[Share] = msgspec.field(default_factory=list)
-
-
-class Taken(Reply):
-    """Whether a batch was published within that time. If not, it is on the server's disk, and will be."""
-
-    taken: bool
 
 
 # --- tables on the wire ---

@@ -21,8 +21,6 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from typing import Any, Final, Protocol
 
-import msgspec
-
 from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.errors import CorruptJournal, InvalidArgument, MaintenanceFailed, QueueNotFound
 from penstock.journal.damage import Damage
@@ -33,6 +31,7 @@ from penstock.pipeline.assembly import Assembly, Wanted
 from penstock.pipeline.catalog import Catalog, LogEntry
 from penstock.pipeline.options import EARLIEST, EVERYWHERE, LATEST, Options, Place
 from penstock.pipeline.plan import Bounds, Piece, pieces
+from penstock.wire import Narrowing, Noted
 
 VERSION: Final = 1
 
@@ -40,24 +39,6 @@ VERSION: Final = 1
 Offset = dict[str, Any]
 
 _LOG: Final = logging.getLogger("penstock.pipeline")
-
-
-class Narrowing(msgspec.Struct, forbid_unknown_fields=True):
-    """What filters leave to be read: logs by the columns that name them, offsets from and before, and times of which segments may hold something."""
-
-    names: dict[str, set[str]] = {}
-    first: int = 0
-    behind: int = OFFSET_MAX
-    oldest_us: int | None = None
-    newest_us: int | None = None
-
-
-class Noted(msgspec.Struct, forbid_unknown_fields=True):
-    """What a stream has looked at already, so that it is looked at, and told, once: the epoch that its offsets were compared with, logs that are gone, commits that are."""
-
-    epoch: int | None = None
-    gone: set[tuple[str, int]] = set()
-    cleaned: tuple[int, int] | None = None
 
 
 class Origin(Protocol):
@@ -184,7 +165,7 @@ class Planner:
         else:
             self.warnings.append(what)
 
-    def _lost(self, what: str) -> None:
+    def lost(self, what: str) -> None:
         """Messages that should be there are not."""
         if self._options.fail_on_data_loss:
             raise CorruptJournal(
@@ -197,12 +178,12 @@ class Planner:
         catalog = self.catalog
         missing = catalog.missing_segments()
         if missing:
-            self._lost(f"segments {missing} of the journal in {self._options.place} are missing")
+            self.lost(f"segments {missing} of the journal in {self._options.place} are missing")
         for number, wanted in logs.items():
             lost = catalog.lost(number, wanted.start, wanted.stop)
             if lost:
                 parts = ", ".join(f"{part.start} to {part.stop - 1}" for part in list(lost)[:5])
-                self._lost(f"{len(lost)} messages of {wanted.name} were lost to damage (offsets {parts})")
+                self.lost(f"{len(lost)} messages of {wanted.name} were lost to damage (offsets {parts})")
 
     # --- a table, once ---
 
@@ -257,7 +238,7 @@ class Planner:
 
     def _tell(self, damage: list[Damage], told: int) -> int:
         for one in damage[told:]:
-            self._lost(
+            self.lost(
                 f"bytes {one.position} to {one.end} of segment {one.segment} in {self._options.place} are damaged"
             )
         return len(damage)
@@ -296,7 +277,7 @@ class Planner:
                 "open it once (penstock.open, or start its broker), then start the query again"
             )
         if not reached:
-            self._lost(
+            self.lost(
                 f"the journal in {self._options.place} was cut before what this query had planned to read"
             )
 
@@ -391,16 +372,16 @@ class MessagePlanner(Planner):
                 if (name, number) not in self.noted.gone:
                     self.noted.gone.add((name, number))
                     again = "" if now is None else " and made again"
-                    self._lost(f"{name} was deleted{again} since the checkpoint")
+                    self.lost(f"{name} was deleted{again} since the checkpoint")
             elif self.noted.epoch == catalog.mark.epoch:
                 continue  # messages are replaced by others only in a new life of the journal
             elif offset > now[2] and catalog.mark.epoch > epoch:
-                self._lost(
+                self.lost(
                     f"{name} was cut: the checkpoint is at offset {offset}, and the log ends at {now[2]}"
                 )
                 start["logs"][name] = [number, catalog.mark.epoch, now[2]]
             elif offset and (catalog.reader.epoch_of(number, offset - 1) or 0) > epoch:
-                self._lost(f"{name} was cut below offset {offset}, and written again since the checkpoint")
+                self.lost(f"{name} was cut below offset {offset}, and written again since the checkpoint")
         self.noted.epoch = catalog.mark.epoch
 
     def between(self, start: Offset, end: Offset) -> list[Any]:
@@ -440,7 +421,7 @@ class EventPlanner(Planner):
         if first > end["sequence"]:
             if catalog.mark.epoch <= start["epoch"]:
                 return start  # the mark is older than the truth: see `journal.mark`
-            self._lost(
+            self.lost(
                 f"the journal was cut: the checkpoint is at commit {first}, and it ends at {end['sequence']}"
             )
             return end
@@ -461,7 +442,7 @@ class EventPlanner(Planner):
         gone = self.catalog.without_events(first, last) if first else None
         if gone is not None and gone != self.noted.cleaned:
             self.noted.cleaned = gone
-            self._lost(
+            self.lost(
                 f"what happened in commits {gone[0]} to {gone[1]} was cleaned before it was read (archive, or read more often)"
             )
 

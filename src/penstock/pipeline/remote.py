@@ -31,9 +31,10 @@ from penstock import wire
 from penstock.errors import PenstockError, QueueFull, Unauthorized, by_code
 from penstock.journal.spool import Share, Staged
 from penstock.pipeline import exchange
-from penstock.pipeline.exchange import Cut, Portion
+from penstock.pipeline.exchange import Cut
 from penstock.pipeline.options import TOKEN, Options, Server
-from penstock.pipeline.planning import Narrowing, Noted, Offset
+from penstock.pipeline.planning import Offset
+from penstock.wire import Narrowing, Noted, Portion
 
 #: How long a server may be away while a query runs: as long as a restart takes, and a recovery.
 PATIENCE_S: Final = 60.0
@@ -80,6 +81,14 @@ class Connection:
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": None}
+
+    def close(self) -> None:
+        if self._open is not None:
+            self._open.close()
+            self._open = None
+
+    def __del__(self) -> None:
+        self.close()
 
     def ask(
         self, method: str, path: str, body: Any, answer: type[_Answer], *, patience_s: float = PATIENCE_S
@@ -145,10 +154,12 @@ class Connection:
         """The answer to one request, which may go into a file."""
         if self._server.token is not None:
             headers = {**headers, "Authorization": f"Bearer {self._server.token}"}
-        kept = self._open
+        kept, self._open = self._open, None  # until it has done well
+        connection = kept or self._unconnected()
         try:
-            connection = kept or self._connected()
-            self._open = None  # until it has done well
+            if kept is None:
+                connection.connect()
+                connection.sock.settimeout(ANSWER_S)
             connection.request(method, self._prefix + path, body, headers)
             response = connection.getresponse()
             if response.status >= 300 or into is None:
@@ -158,10 +169,12 @@ class Connection:
                 while part := response.read(1 << 20):
                     into.write(part)
         except ssl.SSLCertVerificationError as error:
+            connection.close()
             raise self._unavailable(
                 f"its certificate is not trusted: {error.verify_message}; set SSL_CERT_FILE to the one that signed it"
             ) from None
         except (OSError, http.client.HTTPException) as error:
+            connection.close()
             if kept is not None:  # it was closed meanwhile, as servers do with those that are quiet
                 raise Away(_why(error), after_s=0.0) from None
             raise Away(_why(error)) from None
@@ -173,17 +186,13 @@ class Connection:
             raise self._refused(response, told)
         return told
 
-    def _connected(self) -> http.client.HTTPConnection:
+    def _unconnected(self) -> http.client.HTTPConnection:
         parts = urlsplit(self._server.url)
         if parts.scheme == "https":
-            found: http.client.HTTPConnection = http.client.HTTPSConnection(
+            return http.client.HTTPSConnection(
                 str(parts.hostname), parts.port, timeout=CONNECT_S, context=ssl.create_default_context()
             )
-        else:
-            found = http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=CONNECT_S)
-        found.connect()
-        found.sock.settimeout(ANSWER_S)
-        return found
+        return http.client.HTTPConnection(str(parts.hostname), parts.port, timeout=CONNECT_S)
 
     def _refused(self, response: http.client.HTTPResponse, told: bytes) -> Exception:
         """What the server has against it."""
@@ -225,30 +234,30 @@ class RemoteOrigin:
 
     def check(self) -> None:
         """Raise what is wrong with the options, or why the server cannot be asked."""
-        body = exchange.Check(**self._asking(patience_s=0.0))
-        self._hear(self._server.ask("POST", "/spark/check", body, exchange.Checked, patience_s=0.0).warnings)
+        body = wire.SparkCheck(**self._asking(patience_s=0.0))
+        self._hear(self._server.ask("POST", "/spark/check", body, wire.Checked, patience_s=0.0).warnings)
 
     def pieces(self, narrowing: Narrowing) -> list[Any]:
         """Portions, for one task each."""
-        return self._planned(exchange.Plan(**self._asking(), narrowing=narrowing))
+        return self._planned(wire.SparkPlan(**self._asking(), narrowing=narrowing))
 
     def between(self, start: Offset, end: Offset) -> list[Any]:
         """Portions of a batch of a stream."""
-        return self._planned(exchange.Plan(**self._asking(), start=_place(start), end=_place(end)))
+        return self._planned(wire.SparkPlan(**self._asking(), start=_place(start), end=_place(end)))
 
-    def _planned(self, body: exchange.Plan) -> list[Any]:
-        found = self._server.ask("POST", "/spark/plan", body, exchange.Planned)
+    def _planned(self, body: wire.SparkPlan) -> list[Any]:
+        found = self._server.ask("POST", "/spark/plan", body, wire.SparkPlanned)
         self._hear(found.warnings)
         return list(found.portions)
 
     def initial(self) -> Offset:
         """Where a stream begins that has no checkpoint."""
-        return self._found(exchange.Offsets(**self._asking(), what="initial"))
+        return self._found(wire.SparkOffsets(**self._asking(), what="initial"))
 
     def end(self, *, look: bool) -> Offset:
         """Up to where everything is synced: now, or as of the last look."""
         if look or self._seen_end is None:
-            self._found(exchange.Offsets(**self._asking(), what="end"))
+            self._found(wire.SparkOffsets(**self._asking(), what="end"))
         return dict(self._seen_end or {})
 
     def latest(self, start: Offset, rows: int | None, final: Offset | None) -> Offset:
@@ -256,13 +265,13 @@ class RemoteOrigin:
         self._report(start)
         begin, last = _place(start), None if final is None else _place(final)
         return self._found(
-            exchange.Offsets(
+            wire.SparkOffsets(
                 **self._asking(), what="latest", start=begin, rows=rows, final=last, noted=self._noted
             )
         )
 
-    def _found(self, body: exchange.Offsets) -> Offset:
-        found = self._server.ask("POST", "/spark/offsets", body, exchange.Found)
+    def _found(self, body: wire.SparkOffsets) -> Offset:
+        found = self._server.ask("POST", "/spark/offsets", body, wire.SparkFound)
         self._hear(found.warnings)
         self._noted = found.noted
         self._seen_end = {**found.end, "path": self._options.place}
@@ -273,7 +282,7 @@ class RemoteOrigin:
         if not piece.logs:
             return
         # The portion says which logs; the options which columns.
-        body = exchange.Read(options=_plain(self._options), portion=piece)
+        body = wire.SparkRead(options=_plain(self._options), portion=piece)
         batches, warnings = self._server.fetch("/spark/read", body)
         self._hear(warnings)
         yield from batches
@@ -284,9 +293,7 @@ class RemoteOrigin:
         options = self._options
         topics = None if options.topics is None else list(options.topics)
         if options.pattern is not None:
-            known = self._server.ask(
-                "GET", "/spark/logs", None, exchange.LogNames, patience_s=patience_s
-            ).names
+            known = self._server.ask("GET", "/spark/logs", None, wire.Names, patience_s=patience_s).names
             topics = [name for name in known if options.wants(options.namespace, name)]
         return {"options": _plain(options), "topics": topics}
 
@@ -313,16 +320,16 @@ def report(
     server: Connection, reader: str, logs: dict[str, tuple[int, int]], patience_s: float = 0.0
 ) -> None:
     """Say how far a reader is."""
-    body = exchange.Progress(reader=reader, logs=logs)
-    server.ask("POST", "/spark/progress", body, exchange.Checked, patience_s=patience_s)
+    body = wire.SparkProgress(reader=reader, logs=logs)
+    server.ask("POST", "/spark/progress", body, wire.Checked, patience_s=patience_s)
 
 
 def _plain(options: Options) -> dict[str, str]:
     return {name: value for name, value in options.given.items() if name not in ("topic", "topicPattern")}
 
 
-def _place(offset: Offset) -> exchange.Place:
-    return msgspec.convert(offset, exchange.Place)
+def _place(offset: Offset) -> wire.StreamPlace:
+    return msgspec.convert(offset, wire.StreamPlace)
 
 
 # --- writing ---
@@ -338,7 +345,7 @@ class RemoteOutlet:
 
     def check(self) -> None:
         """Raise why nothing can be written there."""
-        self._server.ask("GET", "/spool", None, exchange.Checked, patience_s=0.0)
+        self._server.ask("GET", "/spool", None, wire.Checked, patience_s=0.0)
 
     def producer_of_one(self) -> str:
         """A name for a write that is nobody's batch. The server remembers it until it was told that its answer has come."""
@@ -351,7 +358,7 @@ class RemoteOutlet:
                 return None
             given = {"where": where} | ({} if topic is None else {"topic": topic})
             path = f"/spool/staged/{secrets.token_hex(16)}?{urlencode(given)}"
-            found = self._server.send(path, file, file.tell(), exchange.StagedReply)
+            found = self._server.send(path, file, file.tell(), wire.Staged)
         if found.name is None:
             return None
         return Staged(found.name, 0, 0, [Share(one.topic, one.rows, one.bytes) for one in found.shares])
@@ -361,11 +368,11 @@ class RemoteOutlet:
         deadline = time.monotonic() + timeout_s
         while True:
             left_s = max(deadline - time.monotonic(), 0.0)
-            body = exchange.Batch(
+            body = wire.SpoolBatch(
                 producer=producer, batch=batch, files=[file.name for file in files], wait=min(left_s, WAIT_S)
             )
             patience_s = max(left_s, PATIENCE_S)  # it is not safe anywhere before the server has answered
-            if self._server.ask("POST", "/spool/batches", body, exchange.Taken, patience_s=patience_s).taken:
+            if self._server.ask("POST", "/spool/batches", body, wire.Taken, patience_s=patience_s).taken:
                 break
             if time.monotonic() >= deadline:
                 _LOG.warning(
@@ -375,8 +382,8 @@ class RemoteOutlet:
                 return
         if producer.startswith(WRITE):
             try:
-                body_of_one = exchange.Forget(producer=producer)
-                self._server.ask("POST", "/spool/forget", body_of_one, exchange.Checked, patience_s=0.0)
+                body_of_one = wire.SpoolForget(producer=producer)
+                self._server.ask("POST", "/spool/forget", body_of_one, wire.Checked, patience_s=0.0)
             except PenstockError as error:  # one small record stays
                 _LOG.info("%s could not be told that its answer has come: %s", self.place, error)
 
@@ -384,9 +391,9 @@ class RemoteOutlet:
         """Remove what tasks have staged, unless it was handed in."""
         if not files:
             return
-        body = exchange.Batch(producer=producer, batch=batch, files=[file.name for file in files])
+        body = wire.SpoolBatch(producer=producer, batch=batch, files=[file.name for file in files])
         try:
-            self._server.ask("POST", "/spool/abort", body, exchange.Checked, patience_s=0.0)
+            self._server.ask("POST", "/spool/abort", body, wire.Checked, patience_s=0.0)
         except PenstockError as error:  # it is swept up after a day
             _LOG.warning("%s keeps for a day what was staged and is not wanted: %s", self.place, error)
 

@@ -40,8 +40,9 @@ from penstock.pipeline import options as parsing
 from penstock.pipeline import schema as tables
 from penstock.pipeline import sink
 from penstock.pipeline.options import Options
-from penstock.pipeline.planning import Narrowing, Offset, Origin, planner
+from penstock.pipeline.planning import Offset, Origin, planner
 from penstock.pipeline.remote import RemoteOrigin
+from penstock.wire import Narrowing
 
 NAME: Final = "penstock"
 

@@ -46,8 +46,8 @@ MOMENT_US_MAX: Final = 253_402_300_799_999_999
 class Staging:
     """The staged file of one task. `topic` is that of rows that have none."""
 
-    def __init__(self, spool: Spool, topic: str | None, where: str) -> None:
-        self._stager = spool.stage()
+    def __init__(self, spool: Spool, topic: str | None, where: str, name: str | None = None) -> None:
+        self._stager = spool.stage(name)
         self._topic = topic
         self._where = where
         self._seen = 0  # rows of earlier batches

@@ -11,10 +11,11 @@ import pyarrow as pa
 from penstock.pipeline import options, schema
 from penstock.pipeline.options import Options
 from penstock.pipeline.source import BatchReader, FilteringReader, TableStream
+from tests.unit.pipeline.serving import reached
 
 
 def parse(path: Path, **given: object) -> Options:
-    return options.parse({"path": str(path), **{name.lower(): str(value) for name, value in given.items()}})
+    return options.parse({**reached(path), **{name.lower(): str(value) for name, value in given.items()}})
 
 
 def planned(path: Path, *filters: Any, **given: object) -> tuple[BatchReader, list[Any], list[Any]]:
@@ -47,12 +48,14 @@ class Query:
     """A streaming query: batches, one after the other, and a checkpoint that outlives it."""
 
     def __init__(self, path: Path, checkpoint: dict[str, Any] | None = None, **given: object) -> None:
+        self._path = path
         self.options = parse(path, **given).for_stream()
         self.stream = TableStream(self.options)
         self.checkpoint = checkpoint if checkpoint is not None else self.stream.initialOffset()
 
     def batch(self) -> Any:
         """The next micro-batch."""
+        reached(self._path)
         end = self.stream.latestOffset(self.checkpoint, self.stream.getDefaultReadLimit())
         pieces = self.stream.partitions(self.checkpoint, end)
         found = joined(self.options, (self.stream, pieces))

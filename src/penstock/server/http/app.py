@@ -18,7 +18,7 @@ from litestar.handlers import HTTPRouteHandler
 
 from penstock.broker.port import HostedPort
 from penstock.server.bounds import Bounds
-from penstock.server.http import groups, logs, messages, problem, readers, transactions
+from penstock.server.http import groups, logs, messages, problem, readers, spark, transactions
 from penstock.server.http.endpoint import Endpoint, request_id
 from penstock.server.http.front import Front
 from penstock.server.http.parties import Accounts, NoObserver, NoQuotas, Observer, OpenAccounts, Quotas
@@ -32,6 +32,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *groups.ROUTES,
     *readers.ROUTES,
     *transactions.ROUTES,
+    *spark.ROUTES,
 )
 
 _LOG: Final = logging.getLogger("penstock.server.http")

@@ -64,6 +64,13 @@ class Events(NamedTuple):
     events: AsyncIterator[bytes]
 
 
+class Stream(NamedTuple):
+    """An answer that comes in parts, as they are made."""
+
+    parts: AsyncIterator[bytes]
+    content_type: str
+
+
 class Call:
     """A request on its way."""
 
