@@ -14,6 +14,7 @@ A planner (see `planning`) works at the server, on its own directory, and is ask
 from __future__ import annotations
 
 import io
+import struct
 import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any, Final
@@ -101,13 +102,40 @@ def decoded(file: File) -> tuple[list[Any], list[str]]:
 def rows_of(file: File) -> Iterator[pa.RecordBatch]:
     """The record batches that somebody has sent, whom nobody need trust: each is looked through before it is used."""
     try:
-        reader = pa.ipc.open_stream(file)
-        require_columns(reader.schema)
-        for batch in reader:
+        messages = pa.ipc.MessageReader.open_stream(file)
+        schema = pa.ipc.read_schema(messages.read_next_message())
+        require_columns(schema)
+        for message in messages:
+            if message.type != "record batch" or _is_compressed(message.metadata):
+                raise InvalidArgument(
+                    "rows come as plain record batches: without compression, without dictionaries"
+                )
+            batch = pa.ipc.read_record_batch(message, schema)
             batch.validate(full=True)
             yield batch
-    except (pa.ArrowException, OSError, EOFError) as error:
+    except (pa.ArrowException, OSError, EOFError, StopIteration, struct.error, MemoryError) as error:
         raise InvalidArgument(f"the rows cannot be read as an Arrow IPC stream: {error}") from None
+
+
+def _is_compressed(metadata: Any) -> bool:
+    """Whether a record batch says that it grows when it is read: a few bytes could become anything.
+
+    Arrow's metadata are a FlatBuffers table, `Message`, whose third field, `header`, is the table `RecordBatch`, whose fourth is `compression`. A table begins with how far before it its list of fields lies.
+    """
+    data = memoryview(metadata)
+
+    def field(table: int, index: int) -> int | None:
+        fields = table - struct.unpack_from("<i", data, table)[0]
+        at = 4 + 2 * index
+        found = (
+            struct.unpack_from("<H", data, fields + at)[0]
+            if at < struct.unpack_from("<H", data, fields)[0]
+            else 0
+        )
+        return table + found if found else None
+
+    header = field(struct.unpack_from("<I", data, 0)[0], 2)
+    return header is not None and field(header + struct.unpack_from("<I", data, header)[0], 3) is not None
 
 
 def _is_map(kind: pa.DataType) -> bool:

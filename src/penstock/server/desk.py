@@ -218,8 +218,7 @@ class Desk:
                 if not self._spool.holds(manifest.name):
                     self._drop(names)
                 raise
-            if taken:
-                self._spool.drop_notes(names)
+            self._spool.drop_notes(names)  # the manifest has it all
             return wire.Taken(taken=taken)
 
     def abort(self, namespace: str, asked: wire.SpoolBatch) -> wire.Checked:

@@ -7,21 +7,13 @@ from pathlib import Path
 
 import pytest
 
-import penstock
-from tests.unit.pipeline.serving import SERVED, Serving
+from tests.unit.pipeline.serving import place
 
 
 @pytest.fixture
-def data(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    path = tmp_path / "data"
-    if getattr(request, "param", "directory") == "directory":
+def data(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    with place(tmp_path / "data", getattr(request, "param", "directory")) as path:
         yield path
-        return
-    SERVED[path] = serving = Serving(path)
-    monkeypatch.setattr(penstock, "open", serving.open)
-    yield path
-    serving.release()
-    del SERVED[path]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:

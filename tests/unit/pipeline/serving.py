@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 import penstock
 from penstock.broker import sync
@@ -62,11 +66,27 @@ class Serving:
         self._broker, self._mine = None, False
 
 
-#: The directories that are read through a server.
+#: The directories that are read and written through a server.
 SERVED: dict[Path, Serving] = {}
 
 
-def reached(path: Path) -> dict[str, str]:
+@contextmanager
+def place(path: Path, how: str) -> Iterator[Path]:
+    """A directory that is used as such, or through a server ("url")."""
+    if how == "directory":
+        yield path
+        return
+    SERVED[path] = serving = Serving(path)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(penstock, "open", serving.open)
+        try:
+            yield path
+        finally:
+            serving.release()
+            del SERVED[path]
+
+
+def reached(path: Path | str) -> dict[str, str]:
     """The options that say where a directory's tables are."""
-    served = SERVED.get(path)
+    served = SERVED.get(Path(path))
     return {"path": str(path)} if served is None else {"url": served.url}
