@@ -5,22 +5,15 @@ It is killed when a file of some kind was seen to come: one that is staged, an i
 
 from __future__ import annotations
 
-import os
 import random
-import signal
 import subprocess
-import sys
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-import penstock
-from penstock.broker import sync
-from penstock.errors import DirectoryLocked
-from tests.faults import campaign
+from tests.faults import campaign, driver
 from tests.unit.broker.patience import until
 
 pytest.importorskip("pyspark")
@@ -28,8 +21,6 @@ pytest.importorskip("pyspark")
 import msgspec
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
-
-ROOT = Path(__file__).parents[2]
 
 #: Kills after which another replay is begun as well.
 KILLS_PER_REPLAY = 3
@@ -50,47 +41,12 @@ MOMENTS = (
 
 
 def _start(home: Path, replays: int) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that the JVM and the workers are killed with it."""
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    arguments = [home / "data", home / "lake", home / "target"]
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.archive_child", *map(str, arguments), str(replays)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
-
-
-def _line(process: subprocess.Popen[bytes]) -> bytes:
-    assert process.stdout is not None
-    return process.stdout.readline().strip()
-
-
-def _opened(directory: Path) -> sync.Broker:
-    """Spark's workers end when they notice that their driver has: one may own the directory yet."""
-    found: list[sync.Broker] = []
-
-    def open_it() -> bool:
-        with suppress(DirectoryLocked):
-            found.append(penstock.open(directory))
-        return bool(found)
-
-    until(open_it)
-    return found[0]
+    places = home / "data", home / "lake", home / "target"
+    return driver.start("tests.faults.archive_child", *places, replays)
 
 
 def _publish(directory: Path, known: Counter[int], settled: Counter[int]) -> None:
-    with _opened(directory) as broker:
+    with driver.opened(directory) as broker:
         for name in ("orders", "invoices"):
             queue = broker.queue(name, retain="until-archived")
             known.update(queue.publish_many([b"x" * 50] * 200))
@@ -128,19 +84,19 @@ def _kill_again_and_again(home: Path, kills: int, seed: object) -> None:
         before = set(home.glob(moment))
         process = _start(home, kill // KILLS_PER_REPLAY + 1)
         try:
-            assert _line(process) == b"begins"
+            assert driver.line(process) == b"begins"
             until(lambda: set(home.glob(moment)) - before or process.poll() is not None)  # noqa: B023
         finally:
-            _kill(process)
+            driver.kill(process)
         for table, all_of_them in (("messages", known), ("settlements", settled)):
             counted = _counted(home, table)
             assert counted <= all_of_them, f"{table} are doubled, or made up, after {moment}"
     replays = kills // KILLS_PER_REPLAY + 1
     process = _start(home, replays)
     try:
-        assert [_line(process) for _ in range(3)] == [b"begins", b"archived", b"ends"]
+        assert [driver.line(process) for _ in range(3)] == [b"begins", b"archived", b"ends"]
     finally:
-        _kill(process)
+        driver.kill(process)
     _check(home, known, settled, replays)
 
 
@@ -148,7 +104,7 @@ def _check(home: Path, known: Counter[int], settled: Counter[int], replays: int)
     assert _rows(home, "messages") == known
     assert _rows(home, "settlements") == settled
     assert _rows(home, "deliveries") == settled
-    with _opened(home / "target") as broker:
+    with driver.opened(home / "target") as broker:
         for number in range(replays):
             again = broker.queue(f"again{number}").reader("test").read_many(10_000)
             origins = Counter(int(message.headers["x-origin-id"]) for message in again)
@@ -157,7 +113,7 @@ def _check(home: Path, known: Counter[int], settled: Counter[int], replays: int)
             assert len(origins) in (400, 600), (
                 "replayed in part: each of two logs has 200 messages, or 300 that are meant"
             )
-    with _opened(home / "data") as broker:
+    with driver.opened(home / "data") as broker:
         stats = broker.queue("orders").stats()
     assert stats.readers["penstock.archive"] == 0
 

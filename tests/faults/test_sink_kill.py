@@ -7,45 +7,18 @@ from __future__ import annotations
 
 import os
 import random
-import signal
 import subprocess
-import sys
-from contextlib import nullcontext, suppress
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 
-import penstock
-from penstock.broker import sync
-from penstock.errors import DirectoryLocked
 from penstock.limits import DELIVERIES_MAX
-from tests.faults import campaign
+from tests.faults import campaign, driver
 from tests.unit.broker.patience import until
 
-ROOT = Path(__file__).parents[2]
 FILES = 8
 ROWS = 2000
-
-
-def _start(*arguments: Path) -> subprocess.Popen[bytes]:
-    """In a session of its own, so that the JVM and the workers are killed with it."""
-    path = os.pathsep.join([str(ROOT / "src"), str(ROOT)])
-    return subprocess.Popen(
-        [sys.executable, "-m", "tests.faults.sink_child", *map(str, arguments)],
-        cwd=ROOT,
-        env={**os.environ, "PYTHONPATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
-    )
-
-
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
-    assert process.stdout is not None
-    process.stdout.close()
 
 
 def _names(spool: Path) -> list[str]:
@@ -53,24 +26,6 @@ def _names(spool: Path) -> list[str]:
         return os.listdir(spool)
     except FileNotFoundError:
         return []
-
-
-def _opened(directory: Path) -> sync.Broker:
-    """Spark's workers have a process group of their own, and end when they notice that their driver has: one may own the directory yet."""
-    found: list[sync.Broker] = []
-
-    def open_it() -> bool:
-        with suppress(DirectoryLocked):
-            found.append(penstock.open(directory))
-        return bool(found)
-
-    until(open_it)
-    return found[0]
-
-
-def _line(process: subprocess.Popen[bytes]) -> bytes:
-    assert process.stdout is not None
-    return process.stdout.readline()
 
 
 def _wait_for_work(process: subprocess.Popen[bytes], spool: Path, suffix: str) -> None:
@@ -90,25 +45,25 @@ def _kill_again_and_again(tmp_path: Path, kills: int, seed: object) -> None:
         (source / f"{number:03d}.txt").write_text("\n".join(f"{number}-{n}" for n in range(ROWS)))
     chance = random.Random(f"{seed}")
     for kill in range(kills):
-        with _opened(directory) if kill % 2 else nullcontext():
-            process = _start(source, directory, checkpoint)
+        with driver.opened(directory) if kill % 2 else nullcontext():
+            process = driver.start("tests.faults.sink_child", source, directory, checkpoint)
             try:
-                assert _line(process) == b"begins\n"
+                assert driver.line(process) == b"begins"
                 _wait_for_work(process, directory / "spool", chance.choice([".tmp", ".staged", ".manifest"]))
                 assert process.poll() is None, "it ended before it was killed: there was nothing left to do"
             finally:
-                _kill(process)
-    process = _start(source, directory, checkpoint)
+                driver.kill(process)
+    process = driver.start("tests.faults.sink_child", source, directory, checkpoint)
     try:
-        assert _line(process) == b"begins\n"
-        assert _line(process) == b"ends\n"
+        assert driver.line(process) == b"begins"
+        assert driver.line(process) == b"ends"
     finally:
-        _kill(process)
+        driver.kill(process)
     _check(directory)
 
 
 def _check(directory: Path) -> None:
-    with _opened(directory) as broker:
+    with driver.opened(directory) as broker:
         found = [
             one.payload.decode()
             for name in broker.list_queues()

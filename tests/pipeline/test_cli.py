@@ -142,6 +142,23 @@ def test_a_run_that_ends_says_something_else(here: None, data: Path, file: Path,
     assert json.loads(again.stdout)["messages"] == 0
 
 
+def test_a_run_goes_on_past_what_is_lost_unasked_or_not_when_asked(
+    here: None, data: Path, file: Path, tmp_path: Path
+) -> None:
+    lake = ["--parquet", tmp_path / "lake", "--once"]
+    publish(data)
+    assert invoke("run", file, data, "orders", *lake).exit_code == 0
+    with penstock.open(data) as broker:
+        broker.delete_queue("orders")  # with it the place that the run has come to
+    publish(data, 2)
+    stopped = invoke("run", file, data, "orders", *lake)
+    assert (stopped.exit_code, stopped.stdout) == (2, "")
+    assert "failOnDataLoss" in stopped.stderr
+    again = invoke("run", file, data, "orders", "--skip-lost", *lake)
+    assert (again.exit_code, again.stderr) == (0, "")
+    assert again.stdout == "2 messages in 1 batches.\n"
+
+
 def test_a_mistake_is_not_told_in_a_line(here: None, data: Path, file: Path, tmp_path: Path) -> None:
     publish(data)
     lake = ["--parquet", tmp_path / "lake", "--once"]

@@ -356,7 +356,7 @@ def test_an_abort_after_a_failed_commit_removes_what_was_handed_in(path: str) ->
     writer = sink.writer(schema("payload binary"), options)
     message = writer.write(iter([batch(payload=[b"1"])]))
     assert isinstance(message, Written)
-    assert message.file is not None
+    assert len(message.files) == 1
     with penstock.open(path) as broker:
         reached(path)
         intake: Any = broker._port.monitor.intake  # type: ignore[attr-defined]
@@ -591,14 +591,16 @@ def test_the_hand_over_of_a_stream_goes_another_way_than_spark(path: str) -> Non
     spool.make()
     staging = Staging(spool, "a", "x")
     staging.add(batch(payload=[b"1"]))
-    message = Written(staging.finish(), "q", 0)
+    first = staging.finish()
+    assert first is not None
+    message = Written([first], "q", 0)
     writer = sink.stream_writer(schema("payload binary"), {**reached(path), "topic": "a"})
-    writer.commit([message, Written(None, "q", 0)], 0)
-    writer.commit([Written(None, "q", 1)], 1)
+    writer.commit([message, Written([], "q", 0)], 0)
+    writer.commit([Written([], "q", 1)], 1)
     writer.commit([], 2)
     writer.abort([None], 3)
     with pytest.raises(InvalidArgument, match="several queries"):
-        writer.commit([Written(None, "q", 1), Written(None, "p", 1)], 1)
+        writer.commit([Written([], "q", 1), Written([], "p", 1)], 1)
     assert payloads(path) == [b"1"]
     staging = Staging(spool, "a", "x")
     staging.add(batch(payload=[b"1"]))

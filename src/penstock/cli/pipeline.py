@@ -57,6 +57,7 @@ def run(
     every: Annotated[float | None, typer.Option(metavar="SECONDS", help="A batch so often; as soon as there is something, by default.")] = None,
     max_per_batch: Annotated[int | None, typer.Option(metavar="MESSAGES", help="At most so many messages in a batch.", min=1)] = None,
     starting: Annotated[str, typer.Option("--from", metavar="earliest|latest|JSON", help="Where the first run begins.")] = "earliest",
+    skip_lost: Annotated[bool, typer.Option("--skip-lost", help="Go on past messages that are damaged, or were dropped before they were read; otherwise it stops there (failOnDataLoss=false).")] = False,
     mode: Annotated[str, typer.Option(metavar="append|update", help="For aggregations: rows once final, or again whenever they change.")] = "append",
     namespace: Namespace = "default",
     name: Annotated[str | None, typer.Option(help="The query's name, under which its progress is kept and shown.")] = None,
@@ -92,6 +93,7 @@ def run(
                     spark, file, source=path, topic=topic, to=to, route=route, parquet=parquet, target=target,
                     once=once, every=every, max_per_batch=max_per_batch, starting=starting, mode=mode,
                     namespace=namespace, name=name, checkpoint=checkpoint, on_progress=tell, signals=True,
+                    options={"failOnDataLoss": "false"} if skip_lost else None,
                 )  # fmt: skip
         if as_json:
             output.print_json(ran)

@@ -178,16 +178,35 @@ def require_columns(schema: pa.Schema) -> None:
             )
 
 
-def written(batches: Iterable[pa.RecordBatch], file: File) -> int:
-    """Write rows for the server; how many."""
-    writer, rows = None, 0
+def parcels(batches: Iterable[pa.RecordBatch], most: int) -> Iterator[tuple[bytes, int]]:
+    """Rows for the server, in streams of about so many bytes at the most, unless a row has more; and how many each has."""
+    waiting: list[pa.RecordBatch] = []
+    size = 0
     for batch in batches:
-        if not batch.num_rows:
-            continue
-        if writer is None:
-            writer = pa.ipc.new_stream(file, batch.schema)
-        writer.write_batch(batch)
-        rows += batch.num_rows
-    if writer is not None:
-        writer.close()
-    return rows
+        for part in _halves(batch, most):
+            if waiting and size + part.nbytes > most:
+                yield _parcel(waiting)
+                waiting, size = [], 0
+            waiting.append(part)
+            size += part.nbytes
+    if waiting:
+        yield _parcel(waiting)
+
+
+def _halves(batch: pa.RecordBatch, most: int) -> Iterator[pa.RecordBatch]:
+    """A batch in parts that are small enough; none if it is empty."""
+    if batch.nbytes <= most or batch.num_rows <= 1:
+        if batch.num_rows:
+            yield batch
+        return
+    middle = batch.num_rows // 2
+    yield from _halves(batch.slice(0, middle), most)
+    yield from _halves(batch.slice(middle), most)
+
+
+def _parcel(batches: list[pa.RecordBatch]) -> tuple[bytes, int]:
+    parts = _Parts()
+    with pa.ipc.new_stream(parts, batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return parts.take(), sum(batch.num_rows for batch in batches)

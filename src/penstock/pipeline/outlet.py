@@ -26,8 +26,8 @@ class Outlet(Protocol):
     def producer_of_one(self) -> str:
         """A name for a write that is nobody's batch."""
 
-    def stage(self, topic: str | None, batches: Iterator[pa.RecordBatch], where: str) -> Staged | None:
-        """Have the rows of a task on the disk; None if there are none."""
+    def stage(self, topic: str | None, batches: Iterator[pa.RecordBatch], where: str) -> list[Staged]:
+        """Have the rows of a task on the disk, in as many files as it takes."""
 
     def commit(self, producer: str, batch: int, files: Sequence[Staged], timeout_s: float) -> None:
         """Have a batch published, once, however often this is said."""
@@ -54,7 +54,7 @@ class DirectoryOutlet:
         """A name that is forgotten when its batch is taken in."""
         return f"{ONLY}{uuid4().hex}"
 
-    def stage(self, topic: str | None, batches: Iterator[pa.RecordBatch], where: str) -> Staged | None:
+    def stage(self, topic: str | None, batches: Iterator[pa.RecordBatch], where: str) -> list[Staged]:
         """Have the rows of a task in the spool."""
         spool = self._spool
         try:
@@ -63,10 +63,11 @@ class DirectoryOutlet:
             try:
                 for batch in batches:
                     staging.add(batch)
-                return staging.finish()
+                staged = staging.finish()
             except BaseException:
                 staging.discard()
                 raise
+            return [] if staged is None else [staged]
         except OSError as error:
             raise JournalFailed(
                 f"nothing could be staged in {spool.path}: {error}", indeterminate=False

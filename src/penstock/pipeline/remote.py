@@ -48,8 +48,11 @@ CONNECT_S: Final = 10.0
 #: No answer takes longer to begin, nor stops for so long.
 ANSWER_S: Final = 120.0
 
-#: Up to so many bytes a piece, or the rows of a task, are kept in memory; more of them in a temporary file.
+#: Up to so many bytes a piece is kept in memory; more of it in a temporary file.
 MEMORY_BYTES: Final = 64 << 20
+
+#: Rows are sent in parts of so many bytes: large beside the cost of a request, and below what a server takes at once.
+PART_BYTES: Final = 4 << 20
 
 #: A batch that the server has, and has not published yet, is asked for again: it answers within so many seconds.
 WAIT_S: Final = 10.0
@@ -99,15 +102,11 @@ class Connection:
         told = self._patiently(lambda: self._said(method, path, data, headers), patience_s)
         return msgspec.msgpack.decode(told, type=answer) if told else answer()
 
-    def send(self, path: str, file: IO[bytes], size: int, answer: type[_Answer]) -> _Answer:
-        """What the server answers to a large request."""
-        headers = {"Content-Type": wire.ARROW, "Accept": wire.MSGPACK, "Content-Length": str(size)}
-
-        def attempt() -> bytes:
-            file.seek(0)
-            return self._said("PUT", path, file, headers)
-
-        return msgspec.msgpack.decode(self._patiently(attempt, PATIENCE_S), type=answer)
+    def send(self, path: str, rows: bytes, answer: type[_Answer]) -> _Answer:
+        """What the server answers to rows."""
+        headers = {"Content-Type": wire.ARROW, "Accept": wire.MSGPACK}
+        told = self._patiently(lambda: self._said("PUT", path, rows, headers), PATIENCE_S)
+        return msgspec.msgpack.decode(told, type=answer)
 
     def fetch(self, path: str, body: Any) -> tuple[list[Any], list[str]]:
         """The rows that the server answers with, all of them, and what it says of them."""
@@ -351,17 +350,23 @@ class RemoteOutlet:
         """A name for a write that is nobody's batch. The server remembers it until it was told that its answer has come."""
         return f"{WRITE}{self._namespace}/{secrets.token_hex(16)}"
 
-    def stage(self, topic: str | None, batches: Iterator[pa.RecordBatch], where: str) -> Staged | None:
+    def stage(self, topic: str | None, batches: Iterator[pa.RecordBatch], where: str) -> list[Staged]:
         """Have the rows of a task at the server, on its disk."""
-        with tempfile.SpooledTemporaryFile(MEMORY_BYTES) as file:
-            if not exchange.written(batches, file):
-                return None
-            given = {"where": where} | ({} if topic is None else {"topic": topic})
-            path = f"/spool/staged/{secrets.token_hex(16)}?{urlencode(given)}"
-            found = self._server.send(path, file, file.tell(), wire.Staged)
-        if found.name is None:
-            return None
-        return Staged(found.name, 0, 0, [Share(one.topic, one.rows, one.bytes) for one in found.shares])
+        staged: list[Staged] = []
+        given = {"where": where} | ({} if topic is None else {"topic": topic})
+        seen = 0
+        try:
+            for rows, count in exchange.parcels(batches, PART_BYTES):
+                path = f"/spool/staged/{secrets.token_hex(16)}?{urlencode({**given, 'row': seen})}"
+                found = self._server.send(path, rows, wire.Staged)
+                if found.name is not None:
+                    shares = [Share(one.topic, one.rows, one.bytes) for one in found.shares]
+                    staged.append(Staged(found.name, 0, 0, shares))
+                seen += count
+        except BaseException:
+            self.abort(self.producer_of_one(), 0, staged)
+            raise
+        return staged
 
     def commit(self, producer: str, batch: int, files: Sequence[Staged], timeout_s: float) -> None:
         """Have a batch published: within that time, or, if the server has it on its disk by then, later."""

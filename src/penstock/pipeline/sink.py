@@ -95,7 +95,7 @@ class Target(NamedTuple):
 class Written(WriterCommitMessage):
     """What a task has staged, and for which query and batch, if it was a streaming one."""
 
-    file: Staged | None
+    files: list[Staged]
     query: str | None = None
     batch: int | None = None
 
@@ -217,7 +217,7 @@ def _timeout_s(given: Mapping[str, str]) -> float:
 
 
 def _files(messages: Sequence[Any]) -> list[Staged]:
-    return [one.file for one in messages if isinstance(one, Written) and one.file is not None]
+    return [file for one in messages if isinstance(one, Written) for file in one.files]
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -261,8 +261,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         batch = context.getLocalProperty("streaming.sql.batchId")
         where = f"partition {context.partitionId()} of batch {batch}"
-        file = self._outlet.stage(self._target.topic, iterator, where)
-        return Written(file, query, None if batch is None else int(batch))
+        files = self._outlet.stage(self._target.topic, iterator, where)
+        return Written(files, query, None if batch is None else int(batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         producer, files = self._producer(messages), _files(messages)

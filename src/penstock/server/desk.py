@@ -20,11 +20,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import re
-import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -155,29 +155,17 @@ class Desk:
 
     # --- writing ---
 
-    def room(self) -> Any:
-        """A file for rows on their way: nameless, and gone when it is closed, or when this process dies."""
-        with _disk():
-            self._spool.make()
-            return tempfile.TemporaryFile(dir=self._spool.path, buffering=0)
-
-    def write(self, file: Any, part: bytes) -> None:
-        """Write some of the rows."""
-        with _disk():
-            left = memoryview(part)
-            while left:
-                left = left[file.write(left) :]
-
-    def stage(self, namespace: str, name: str, topic: str | None, where: str, file: Any) -> wire.Staged:
+    def stage(
+        self, namespace: str, name: str, topic: str | None, where: str, row: int, data: bytes
+    ) -> wire.Staged:
         """Check rows, and have them on the disk in the form in which they are published."""
-        staged = None
-        file.seek(0)
         if topic is not None:
             check_name(topic, kind="topic", reserved_ok=True)
         with _disk():
-            staging = Staging(self._spool, topic, where[:_WHERE_CHARS_MAX], own_name(namespace, name))
+            self._spool.make()
+            staging = Staging(self._spool, topic, where[:_WHERE_CHARS_MAX], own_name(namespace, name), row)
             try:
-                for batch in exchange.rows_of(file):
+                for batch in exchange.rows_of(io.BytesIO(data)):
                     staging.add(batch)
                 staged = staging.finish()
             except BaseException:

@@ -406,3 +406,23 @@ def test_a_log_that_ends_between_two_entries_of_the_index_is_read_to_its_end(dat
         for number in range(20):
             big.publish_many([b"%d+%d %s" % (number, row, b"x" * 90) for row in range(300)])
     assert table(data, topic="small").num_rows == 2 * count
+
+
+@pytest.mark.parametrize("before", range(0, 160, 10))
+def test_the_last_rows_of_a_log_are_in_the_stride_behind_the_one_of_its_last_entry(
+    data: Path, before: int
+) -> None:
+    """Its entry is near the end of a stride, its last message at the beginning of the next, which has no entry of it."""
+
+    def filling(rows: int) -> list[bytes]:
+        return [b"%-100d" % row for row in range(rows)]
+
+    with penstock.open(data, durability="os", segment_bytes=1 << 22) as broker:
+        big, small = broker.queue("big"), broker.queue("small")
+        big.publish_many(filling(before + 1))
+        small.publish_many([b"first", b"+"])
+        big.publish_many(filling(60))
+        small.publish_many([b"last", b"+"])
+        for _ in range(20):
+            big.publish_many(filling(300))
+    assert table(data, topic="small")["payload"].to_pylist() == [b"first", b"+", b"last", b"+"]

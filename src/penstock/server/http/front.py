@@ -10,6 +10,7 @@ What always holds:
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -57,6 +58,8 @@ class Front:
         self.ready = ready
         self.stopping = False
         self.tables: Any = None  # made when Spark first asks: see `spark`
+        #: In every answer: by it a client knows that it speaks to another server than before, which knows no consumers and no leases.
+        self.life = (b"penstock-life", os.urandom(8).hex().encode())
         self._handles: dict[tuple[str, str], Handle] = {}
         self._kinds: dict[tuple[str, str], Kind] = {}  # of logs that are gone
         self._polls = 0
@@ -65,13 +68,18 @@ class Front:
 
     # --- logs ---
 
-    async def log(self, namespace: str, name: str, number: int | None = None) -> Handle:
-        """The log of a name, and of that number if one is given."""
+    async def found(self, namespace: str, name: str) -> Handle | None:
+        """The log of a name, if there is one."""
         found = self._kept(namespace, name)
         if found is None:
             found = await self.port.find(namespace, name).get()
             if found is not None:
                 self.keep(found)
+        return found
+
+    async def log(self, namespace: str, name: str, number: int | None = None) -> Handle:
+        """The log of a name, and of that number if one is given."""
+        found = await self.found(namespace, name)
         if found is not None and (number is None or found.number == number):
             return found
         raise self._missing(namespace, name, found, number)
@@ -174,6 +182,9 @@ class Wait:
         try:
             await asyncio.wait((self._task, gone), return_when=asyncio.FIRST_COMPLETED)
             if not gone.done():
+                # It may go in this very moment: after this nothing is waited for before the answer is sent.
+                await _end(gone)
+            if gone.cancelled():
                 return None if self._task.cancelled() else self._task.result()
             if self._task.done() and not self._task.cancelled() and take_back is not None:
                 await take_back(self._task.result())

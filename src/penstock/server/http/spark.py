@@ -6,14 +6,13 @@ Planning, reading and staging block and compute, so they run in threads of their
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock import wire
 from penstock.broker import calls
 from penstock.errors import BatchTooLarge, InvalidArgument
-from penstock.names import check_name
 from penstock.server.http.front import ClientGone, Front, until_gone
 from penstock.server.http.logs import require_room_for_queues
 from penstock.server.http.messages import spend
@@ -32,12 +31,6 @@ COMMIT_WAIT_S_MAX: Final = 5.0
 
 #: Tables that are on their way at once, in either direction. Each holds some 16 MiB.
 TRANSFERS_MAX: Final = 32
-
-#: The rows of one task. They lie on the disk until their batch is published, or for a day.
-UPLOAD_BYTES_MAX: Final = 1 << 30
-
-#: What is gathered of a body before it is written.
-PART_BYTES: Final = 1 << 20
 
 _Found = TypeVar("_Found")
 
@@ -91,7 +84,6 @@ def tables_of(call: Call) -> Tables:
     front = call.front
     if front.tables is None:
         front.tables = Tables(front)
-    check_name(call.namespace, kind="namespace")
     found: Tables = front.tables
     return found
 
@@ -131,7 +123,7 @@ async def read(call: Call) -> Stream:
     return Stream(_parts(tables, call, parts), wire.ARROW)
 
 
-async def _parts(tables: Tables, call: Call, parts: Iterator[bytes]) -> AsyncIterator[bytes]:
+async def _parts(tables: Tables, call: Call, parts: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
     gone = asyncio.ensure_future(until_gone(call.receive))
     try:
         while (part := await tables.work(next, parts, None)) is not None:
@@ -167,53 +159,39 @@ async def spool(call: Call) -> wire.Checked:
 async def stage(call: Call) -> wire.Staged:
     tables = tables_of(call)
     desk = await tables.desk()
-    length = call.header(b"content-length") or ""
-    if length.isdigit() and int(length[:20]) > UPLOAD_BYTES_MAX:
-        raise _too_large()
     tables.enter()
-    file = None
     try:
-        file = await tables.work(desk.room)
-        async for part in _gathered(call):
-            await tables.work(desk.write, file, part)
+        body, query = await _body(call), call.query
         return await tables.work(
-            desk.stage, call.namespace, call.path["name"], call.query["topic"], call.query["where"], file
+            desk.stage, call.namespace, call.path["name"], query["topic"], query["where"], query["row"], body
         )
     finally:
         tables.leave()
-        if file is not None:
-            await tables.work(file.close)
 
 
-async def _gathered(call: Call) -> AsyncIterator[bytes]:
-    """The body in large parts. One that comes too slowly gives up its place."""
-    total, more = 0, True
-    limit_s = call.front.bounds.body_timeout_s
+async def _body(call: Call) -> bytes:
+    """What was sent. It is no struct, and is counted as those are: what its length claims is believed only if it is too much."""
+    most = call.front.bounds.body_bytes_max
+    length = call.header(b"content-length") or ""
+    if length.isdigit() and int(length[:20]) > most:
+        raise _too_large(most)
+    parts: list[bytes] = []
+    size, more = 0, True
     while more:
-        parts: list[bytes] = []
-        size = 0
-        try:
-            async with asyncio.timeout(limit_s):
-                while more and size < PART_BYTES:
-                    message = await call.receive()
-                    if message["type"] == "http.disconnect":
-                        raise ClientGone
-                    parts.append(message.get("body", b""))
-                    size += len(parts[-1])
-                    more = message.get("more_body", False)
-        except TimeoutError:
-            raise Refusal(
-                408, "body_too_slow", f"{PART_BYTES} bytes of the body did not come within {limit_s:g} seconds", retry_after_s=0, close=True
-            ) from None  # fmt: skip
-        total += size
-        if total > UPLOAD_BYTES_MAX:
-            raise _too_large()
-        yield b"".join(parts)
+        message = await call.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise _too_large(most)
+        more = message.get("more_body", False)
+    return b"".join(parts)
 
 
-def _too_large() -> Refusal:
+def _too_large(most: int) -> Refusal:
     return Refusal(
-        413, BatchTooLarge.code, f"the rows of one task are over the bound of {UPLOAD_BYTES_MAX} bytes: use more partitions", close=True
+        413, BatchTooLarge.code, f"the rows are over the bound of {most} bytes: send them in several parts", close=True
     )  # fmt: skip
 
 
@@ -296,9 +274,10 @@ ROUTES: Final[tuple[Route, ...]] = (
         query=(
             Query("topic", str, "where rows go that do not say it themselves"),
             Query("where", str, "what the rows are called in errors", "the data"),
+            Query("row", int, "which row the first one is there", 0),
         ),
         answer=wire.Staged, answer_example=wire.Staged(name=_BATCH.files[0], shares=[wire.StagedShare(topic="orders", rows=2, bytes=10)]),
-        others={**_LACKING, 413: "too many rows for one task"}, note="Their name is 32 random hexadecimal digits. Sent again, they are there once.",
+        others={**_LACKING, 413: "too many rows for one request"}, note="Their name is 32 random hexadecimal digits. Sent again, they are there once.",
     ),
     Route(
         method="POST", path=_SPOOL + "/batches", summary="Publish what was staged, once, however often this is said", permission=("publish",),
