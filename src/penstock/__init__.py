@@ -30,6 +30,7 @@ from penstock.errors import (
     QueueFull,
     QueueNotFound,
     QuotaExceeded,
+    ServerUnavailable,
     ShardUnavailable,
     TopicNotFound,
     Unauthorized,
@@ -70,6 +71,7 @@ __all__ = [
     "Reader",
     "Reject",
     "Retry",
+    "ServerUnavailable",
     "ShardUnavailable",
     "Topic",
     "TopicNotFound",
@@ -79,6 +81,7 @@ __all__ = [
     "WrongKind",
     "__version__",
     "aio",
+    "connect",
     "open",
 ]
 
@@ -87,12 +90,14 @@ __version__ = version("penstock")
 if TYPE_CHECKING:
     from penstock import aio
     from penstock.broker.worker import Reject, Retry, Worker
+    from penstock.client import connect
 
-#: What needs asyncio is imported when it is first used: who does not use it does not pay for it.
+#: What needs asyncio, or a network, is imported when it is first used: who does not use it does not pay for it.
 _LATER = {
     "Reject": "penstock.broker.worker",
     "Retry": "penstock.broker.worker",
     "Worker": "penstock.broker.worker",
+    "connect": "penstock.client",
 }
 
 

@@ -1,4 +1,4 @@
-"""The API for asyncio: `broker = await penstock.aio.open(…)`, and every method of its objects is a coroutine."""
+"""The API for asyncio: `broker = await penstock.aio.open(…)`, or `connect(url)`, and every method of its objects is a coroutine."""
 
 from penstock.broker.aio import (
     Broker,
@@ -12,6 +12,7 @@ from penstock.broker.aio import (
     open,  # noqa: A004
 )
 from penstock.broker.worker import AioWorker as Worker
+from penstock.client import aio_connect as connect
 
 __all__ = [
     "Broker",
@@ -23,5 +24,6 @@ __all__ = [
     "Topic",
     "Transaction",
     "Worker",
+    "connect",
     "open",
 ]

@@ -23,6 +23,7 @@
      +-- DiskFull             no room for new messages; acks still work
      +-- ShardUnavailable     the shard that owns this log does not answer
      +-- BrokerClosed         closed, or shutting down
+     +-- ServerUnavailable    no answer from the server, or none of it
      +-- DirectoryLocked      another process owns the journal
      +-- MaintenanceFailed    a snapshot, a summary or a cleaning step was not done
      |
@@ -37,8 +38,8 @@ What always holds:
   and what travels over the network), `retryable` (the same request, unchanged, may succeed later), `http_status`, and
   `amqp_reply` (the AMQP 0-9-1 reply code).
 - A code is the class name in snake case and never changes once released.
-- The message says what happened and what to do. An error that was raised changed nothing, except `JournalFailed`, whose
-  `indeterminate` says whether that is known.
+- The message says what happened and what to do. An error that was raised changed nothing, except `JournalFailed` and
+  `ServerUnavailable`, whose `indeterminate` says whether that is known.
 - Errors survive pickling, so that they cross process boundaries whole.
 
 To add one: write the class here in its group of the drawing, give it the four attributes, and add it to `__all__` of
@@ -239,6 +240,22 @@ class BrokerClosed(PenstockError):
     retryable = True
     http_status = 503
     amqp_reply = 320
+
+
+class ServerUnavailable(PenstockError):
+    """No answer came from the server: see that it runs (`penstock serve`) and that the address is right, then try again.
+
+    If the request had been sent, what became of it is not known (`indeterminate`). Publish again with the same `dedup_id`, and it does not matter.
+    """
+
+    code = "server_unavailable"
+    retryable = True
+    http_status = 503
+    amqp_reply = 320
+
+    def __init__(self, message: str, *, indeterminate: bool = False) -> None:
+        super().__init__(message)
+        self.indeterminate = indeterminate
 
 
 class DirectoryLocked(PenstockError):

@@ -3,12 +3,13 @@
 A home joins a *place* (memory, a directory) with a *shell* (sync, asyncio) and a clock that only the test moves. To run
 the whole suite against another implementation, write its shell here and add a line to `HOMES`.
 
-The four functions that may need to know a broker's insides stand together in `Home`: `advance`, `reopen`, `crash` and
-`open`. Nothing else in the suite does.
+What may need to know a broker's insides stands together in `Home`: `inside`, `advance`, `reopen`, `crash` and `open`. Nothing else in
+the suite does.
 """
 
 from __future__ import annotations
 
+import asyncio
 import importlib
 import shutil
 from collections.abc import Callable
@@ -16,17 +17,25 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+from penstock.broker import aio, sync
+from penstock.broker.embedded import Embedded
+from penstock.broker.opening import port as open_port
+from penstock.client.asking import Server as Asking
+from penstock.client.exchange import Exchange
+from penstock.client.port import RemotePort
+from penstock.client.running import Runner
 from tests.conformance.bridge import Bridged, Loop
 from tests.conformance.surface import Broker
 from tests.conformance.unheard import UnheardClock
+from tests.server.running import Running
 
 
 class Shell(Protocol):
     def open(self, path: Path | None, **options: Any) -> Any:
         """A broker with the sync API."""
 
-    def wake(self, broker: Any) -> None:
-        """Make a broker look at its clock, and return when it has done what was due."""
+    def inside(self, broker: Any) -> Any:
+        """The port of this process that does the work in the end."""
 
     def stop(self) -> None: ...
 
@@ -35,8 +44,8 @@ class SyncShell:
     def open(self, path: Path | None, **options: Any) -> Any:
         return importlib.import_module("penstock").open(path, **options)
 
-    def wake(self, broker: Any) -> None:
-        broker._port.wake()
+    def inside(self, broker: Any) -> Any:
+        return broker._port
 
     def stop(self) -> None:
         pass
@@ -50,8 +59,65 @@ class AsyncioShell:
         aio = importlib.import_module("penstock.aio")
         return Bridged(self._loop.call(aio.open, path, **options), self._loop)
 
-    def wake(self, broker: Any) -> None:
-        broker._target._port.wake()  # from this thread: the loop may be busy with whoever is to be woken
+    def inside(self, broker: Any) -> Any:
+        return broker._target._port
+
+    def stop(self) -> None:
+        self._loop.stop()
+
+
+class _Served(RemotePort):
+    """A client's port that takes its server with it when it is closed, as an embedded broker takes its directory."""
+
+    server: Running
+    inside: Embedded
+
+    def close(self, timeout_s: float | None = None) -> None:
+        super().close(timeout_s)
+        self.server.stop()
+        self.inside.close()
+
+
+def _serve(path: Path | None, options: dict[str, Any], loop: asyncio.AbstractEventLoop | None) -> _Served:
+    """A server over a broker of the test's process, and a client of it. Both have the test's clock."""
+    settings = {"clock": None, "node": 0, **options}
+    inside = open_port(path, **settings)
+    try:
+        server = Running(inside)
+    except BaseException:
+        inside.close()
+        raise
+    runner = Runner(loop) if loop is not None else Runner.in_a_thread()
+    port = _Served(Asking(Exchange(server.url, None, None), 30), runner, inside.clock)
+    port.server, port.inside = server, inside
+    return port
+
+
+class HttpShell:
+    """A client for threads, over HTTP."""
+
+    def open(self, path: Path | None, **options: Any) -> Any:
+        return sync.Broker(_serve(path, options, None))
+
+    def inside(self, broker: Any) -> Any:
+        return broker._port.inside
+
+    def stop(self) -> None:
+        pass
+
+
+class HttpAsyncioShell:
+    """A client for asyncio, over HTTP."""
+
+    def __init__(self) -> None:
+        self._loop = Loop()
+
+    def open(self, path: Path | None, **options: Any) -> Any:
+        port = _serve(path, options, self._loop._loop)
+        return Bridged(aio.Broker(port), self._loop)
+
+    def inside(self, broker: Any) -> Any:
+        return broker._target._port.inside
 
     def stop(self) -> None:
         self._loop.stop()
@@ -67,15 +133,24 @@ class Kind(NamedTuple):
 
     @property
     def asynchronous(self) -> bool:
-        return self.shell is AsyncioShell
+        return self.shell in {AsyncioShell, HttpAsyncioShell}
+
+    @property
+    def remote(self) -> bool:
+        """Whether there is a network between the test and the broker. What differs then is in docs/reference/client.md."""
+        return self.shell in {HttpShell, HttpAsyncioShell}
 
 
-#: Every home, by the name that pytest shows. Shards and HTTP are lines here.
+#: Every home, by the name that pytest shows. Shards are lines here.
 HOMES: Final[dict[str, Kind]] = {
     "memory-sync": Kind("memory", SyncShell),
     "disk-sync": Kind("disk", SyncShell),
     "memory-asyncio": Kind("memory", AsyncioShell),
     "disk-asyncio": Kind("disk", AsyncioShell),
+    "disk-http": Kind("disk", HttpShell),
+    "memory-http": Kind("memory", HttpShell),
+    "disk-http-asyncio": Kind("disk", HttpAsyncioShell),
+    "memory-http-asyncio": Kind("memory", HttpAsyncioShell),
 }
 
 
@@ -102,10 +177,15 @@ class Home:
 
     # --- what may have to know a broker's insides ---
 
+    @property
+    def inside(self) -> Any:
+        """The port of this process that does the work in the end: an `Embedded`."""
+        return self._shell.inside(self.raw)
+
     def advance(self, seconds: float) -> None:
         """Let time pass; when this returns, what was due has happened."""
         self.clock.advance(seconds=seconds)
-        self._shell.wake(self.raw)
+        self.inside.wake()  # from this thread: a loop may be busy with whoever is to be woken
 
     def reopen(self, away: float = 0) -> Broker:
         """Close the broker and open it again, `away` seconds later."""

@@ -946,8 +946,7 @@ def test_an_expired_message_that_was_given_back_comes_again_after_a_crash(
     queue.publish(b"brief", ttl=10)
     delivery = take(consumer)
     home.advance(11)
-    shell = getattr(home.raw, "_target", home.raw)
-    shell._port.monitor.upkeep.run()
+    home.inside.monitor.upkeep.run()
     assert len(journal(home.broker).snapshots) == 1
     if how == "close":
         consumer.close()

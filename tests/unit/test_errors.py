@@ -33,6 +33,7 @@ PINNED = {
     "disk_full": (True, 507, 506),
     "shard_unavailable": (True, 503, 506),
     "broker_closed": (True, 503, 320),
+    "server_unavailable": (True, 503, 320),
     "directory_locked": (True, 423, 405),
     "maintenance_failed": (True, 500, 541),
     "journal_failed": (False, 500, 541),

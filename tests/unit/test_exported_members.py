@@ -12,11 +12,11 @@ from penstock import errors
 PUBLIC = """
 Backoff BatchTooLarge Broker BrokerClosed Consumer CorruptJournal Delivery DirectoryLocked DiskFull Forbidden ForkedProcess
 Group InvalidArgument InvalidName JournalFailed LeaseLost MaintenanceFailed Message MessageExpired MessageTooLarge MissingExtra
-PenstockError Policy PolicyConflict Queue QueueFull QueueNotFound QuotaExceeded Reader Reject Retry ShardUnavailable Topic
-TopicNotFound Transaction Unauthorized Worker WrongKind __version__ aio open
+PenstockError Policy PolicyConflict Queue QueueFull QueueNotFound QuotaExceeded Reader Reject Retry ServerUnavailable ShardUnavailable Topic
+TopicNotFound Transaction Unauthorized Worker WrongKind __version__ aio connect open
 """.split()
 
-PUBLIC_AIO = "Broker Consumer Delivery Group Queue Reader Topic Transaction Worker open".split()
+PUBLIC_AIO = "Broker Consumer Delivery Group Queue Reader Topic Transaction Worker connect open".split()
 
 
 def test_a_public_name_appeared_or_vanished() -> None:
@@ -43,7 +43,7 @@ def test_the_version_is_not_a_version() -> None:
 
 
 def test_importing_penstock_drags_in_an_optional_package() -> None:
-    heavy = "numpy pyarrow typer rich asyncio"
+    heavy = "numpy pyarrow typer rich asyncio httpx2 httpcore2 anyio ssl"
     script = f"import sys, penstock; print(*(set('{heavy}'.split()) & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
     assert done.stdout == "\n"

@@ -33,7 +33,7 @@ from penstock.broker.port import (
     QueueStats,
     Receipts,
 )
-from penstock.broker.ticket import Ticket, Waiting
+from penstock.broker.ticket import Stoppable, Ticket
 from penstock.broker.trace import Step
 from penstock.clock import Clock, Duration
 from penstock.engine.log import DEFAULT_GROUP
@@ -560,7 +560,7 @@ class Reader:
     async def close(self) -> None:
         """Read no more. What was committed, or is held, stays so."""
         self._closed = True
-        if isinstance(self._watching, Waiting):
+        if isinstance(self._watching, Stoppable):
             self._watching.stop()
 
     async def __aenter__(self) -> Self:

@@ -48,7 +48,7 @@ from penstock.engine import cursors, dead, schedules
 from penstock.engine.engine import dead_letter_target
 from penstock.engine.filter import Filter
 from penstock.engine.log import DEFAULT_GROUP, NOTHING_KEPT, Log, Plain, is_plain
-from penstock.errors import InvalidArgument, PolicyConflict, WrongKind
+from penstock.errors import InvalidArgument, LeaseLost, PolicyConflict, WrongKind
 from penstock.journal.kinds import MESSAGES, METADATA, SETTLEMENTS
 from penstock.limits import DELIVERIES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message
@@ -152,6 +152,12 @@ class Embedded:
             return Answer(
                 [log.name for log in logs if log.kind == kind and not is_dead_letter_name(log.name)]
             )
+
+    def namespaces(self) -> Ticket[list[str]]:
+        """The namespaces that have queues or topics."""
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin()
+            return Answer(sorted({log.namespace for log in self.monitor.engine.logs.values()}))
 
     def describe(self, log: Handle) -> Ticket[QueueStats]:
         with self.monitor.lock, self.monitor.whole:
@@ -371,6 +377,24 @@ class Embedded:
                 self.monitor.follow()
                 return Answer(None)
             return Recorded(None, self.monitor.record(change))
+
+    def held(self, log: Handle, id: int) -> Ticket[Receipts]:
+        """What settles the message of that id, if it is leased in the queue's own group: a message has one lease there at the most."""
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin(settling=True)
+            found = alive(log)
+            group = found.groups.get(DEFAULT_GROUP)
+            try:
+                offset = self._reading.offset_of(found, MessageId(id))
+            except InvalidArgument:
+                offset = -1
+            lease = None if group is None else group.leases.get(offset)
+            if lease is None:
+                raise LeaseLost(
+                    f"the message {id} of {found.name!r} is not handed out (any more): it was settled, its time was over, or it was never there. "
+                    "Drop the result"
+                )
+            return Answer(Receipts(DEFAULT_GROUP, [offset], [lease.number]))
 
     def extend(self, log: Handle, receipts: Receipts, wait_us: int) -> Ticket[None]:
         with self.monitor.lock, self.monitor.whole:

@@ -299,3 +299,15 @@ class Port(Protocol):
     def close(self, timeout_s: float | None = None) -> None:
         """Refuse what comes, finish what is under way, and let go."""
         ...
+
+
+class HostedPort(Port, Protocol):
+    """What a server needs besides: it hosts many namespaces, and speaks to clients who hold no receipts."""
+
+    def namespaces(self) -> Ticket[list[str]]:
+        """The namespaces that have queues or topics."""
+        ...
+
+    def held(self, log: Handle, id: int) -> Ticket[Receipts]:
+        """What settles the message of that id, if it is leased in the queue's own group; otherwise `LeaseLost`."""
+        ...

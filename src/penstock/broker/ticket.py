@@ -167,7 +167,17 @@ class Again:
         return await ticket.get()
 
 
-class Waiting:
+class Stoppable:
+    """A ticket that may be told to wait no longer."""
+
+    __slots__ = ()
+
+    def stop(self) -> None:
+        """Wait no longer: the answer is what was granted, or nothing."""
+        raise NotImplementedError
+
+
+class Waiting(Stoppable):
     """A receive that waits at a place: a log and a group. `outcome` is the ticket of what was granted, set once, by `grant`."""
 
     __slots__ = (

@@ -41,7 +41,7 @@ from penstock.broker import aio, calls, sync
 from penstock.broker.deliveries import Leased, deliveries, receipts
 from penstock.broker.hands import Hands
 from penstock.broker.port import Port
-from penstock.broker.ticket import Ticket, Waiting
+from penstock.broker.ticket import Stoppable, Ticket
 from penstock.broker.verdict import (
     ACK,
     GIVE_BACK,
@@ -288,7 +288,7 @@ class _Work:
     async def _end(self, fetching: asyncio.Task[None]) -> None:
         """Fetch no more. What was granted already is taken: at most once means that nobody else will get it."""
         if self._receiving is not None and not self._now:
-            if isinstance(self._receiving, Waiting):
+            if isinstance(self._receiving, Stoppable):
                 self._receiving.stop()
             await asyncio.wait([fetching])
         await _cancelled([fetching])

@@ -1,0 +1,309 @@
+"""Consumers, and what they and others have in hand.
+
+Theory of operation
+-------------------
+A receive that waits is a series of polls, each of a bounded length, until something comes or its time, by the port's clock, is over.
+
+A server that was started again knows no consumers. Each says in its answers which of its lives it is in; when a consumer is unknown and the life is another one than that in which it came, it comes again, with its terms, under the name that it is given now, and goes on. In the same life it is
+unknown because it was taken out or thought dead, and whoever uses it is told so. (What it had in hand when the server ended is somebody's again: its receipts are refused with `LeaseLost`.)
+
+What was handed out is remembered until it is settled: when the connection is closed, what is in hand goes back, as it does when an embedded broker is closed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any, Final
+
+from penstock import wire
+from penstock.broker.port import Granted, How, Receipts
+from penstock.client.ahead import Ahead
+from penstock.client.asking import Ask, Server, closed
+from penstock.client.rows import RemoteHandle, columns, granted
+from penstock.client.running import Halt
+from penstock.clock import SECOND_US, Clock
+from penstock.errors import BrokerClosed, LeaseLost, PenstockError, QueueNotFound, TopicNotFound
+
+#: The longest that one poll waits: whatever stands between must not take it for dead. A server may answer sooner.
+POLL_S: Final = 20.0
+
+#: Before the next poll, if one was answered with nothing before its time: the server is stopping, or allows less.
+EARLY_S: Final = 0.05
+
+#: Leases that are remembered. Who never settles must not fill the memory.
+HAND_MAX: Final = 100_000
+
+#: How long the end of a connection may take, for each thing that is to be given back.
+PARTING_S: Final = 5.0
+
+
+class Attached:
+    """A consumer that came, and how it came."""
+
+    def __init__(self, name: str, silence: float | None, terms: wire.OpenGroup | None) -> None:
+        self.name = name  # on the server
+        self.silence = silence
+        self.terms = terms  # of the subscription that came with it
+        self.ahead: Ahead | None = None
+        self.gone = False
+        self.halts: set[Halt] = set()
+        self.life: bytes | None = None
+        self.failures = 0
+        self.coming = asyncio.Lock()
+
+    def is_of(self, server: Server) -> bool:
+        """Whether it came in the life that the server is in now."""
+        if self.life is None or server.life is None:
+            return self.failures == server.failures
+        return self.life == server.life
+
+    def came(self, server: Server, name: str) -> None:
+        self.name, self.life, self.failures = name, server.life, server.failures
+        if self.ahead is not None:
+            self.ahead.forget()
+
+
+class Consuming:
+    """What is received and settled over one connection."""
+
+    def __init__(self, server: Server, clock: Clock) -> None:
+        self._server = server
+        self.clock = clock
+        self.attached: dict[tuple[int, str, str], tuple[RemoteHandle, Attached]] = {}
+        self.halts: set[Halt] = set()
+        self.closing = False
+        # By lease: what of it is not settled, and whether it goes back with its consumer.
+        self._hand: dict[tuple[int, str, int], tuple[RemoteHandle, bool, set[int]]] = {}
+        self.empty_handed = asyncio.Event()
+        self.empty_handed.set()
+
+    # --- receiving ---
+
+    async def lease(
+        self, log: RemoteHandle, group: str, count: int, consumer: str | None, wait_us: int | None, keep: bool, halt: Halt
+    ) -> Granted | None:  # fmt: skip
+        """Messages, when there are some."""
+        _, attached = self.attached.get((log.number, group, consumer or ""), (log, None))
+        with standing_in(self.halts, halt), standing_in(
+            attached.halts if attached is not None else None, halt
+        ):  # fmt: skip
+            if (
+                attached is not None
+                and attached.ahead is not None
+                and keep
+                and log.policy.delivery != "at-most-once"
+            ):
+                found = await attached.ahead.take(count, wait_us, halt)
+            else:
+                leases = await self.poll(log, group, count, consumer, attached, wait_us, keep, halt)
+                found = None if leases is None else granted(leases.deliveries, leases.group, leases.number)
+        if found is not None:
+            self._take(log, found, consumer is not None)
+        if self.closing and (found is not None or halt.said):
+            await self.give_back(log, found)
+            raise closed()
+        return found
+
+    async def poll(
+        self, log: RemoteHandle, group: str, count: int, consumer: str | None, attached: Attached | None,
+        wait_us: int | None, keep: bool, halt: Halt | None,
+    ) -> wire.Leases | None:  # fmt: skip
+        """Ask until something comes, the time is over, or nobody wants to wait any longer."""
+        end_us = None if wait_us is None else self.clock.monotonic_us() + wait_us
+        while True:
+            asked_us = self.clock.monotonic_us()
+            left_s = POLL_S if end_us is None else min(POLL_S, max(0, end_us - asked_us) / SECOND_US)
+            found = await self._leased(log, group, count, consumer, attached, left_s, keep, halt)
+            if found is None or found.deliveries or left_s == 0:
+                return found
+            if (halt is not None and halt.said) or (attached is not None and attached.gone):
+                return None
+            now_us = self.clock.monotonic_us()
+            if end_us is not None and now_us >= end_us:
+                return None
+            if now_us < asked_us + left_s * SECOND_US:
+                await asyncio.sleep(EARLY_S)
+
+    async def _leased(
+        self, log: RemoteHandle, group: str, count: int, consumer: str | None, attached: Attached | None,
+        wait_s: float, keep: bool, halt: Halt | None,
+    ) -> wire.Leases | None:  # fmt: skip
+        while True:
+            name = consumer if attached is None else attached.name
+            body = wire.Lease(count=count, wait=wait_s, consumer=name, auto_ack=not keep)
+            target = log.address(f"/groups/{group}/lease")
+            ask = Ask("POST", target, body, wait_s=wait_s, stopping_is_an_answer=consumer is not None)
+            try:
+                return await self._server.ask(ask, wire.Leases, halt)
+            except (BrokerClosed, QueueNotFound, TopicNotFound) as error:
+                if attached is None or self.closing:
+                    raise
+                if attached.gone:
+                    return None
+                if not await self._came_again(log, group, attached, error):
+                    raise
+
+    async def _came_again(
+        self, log: RemoteHandle, group: str, attached: Attached, error: PenstockError
+    ) -> bool:
+        """Have a consumer that the server does not know come again, if that is because the server is another one now."""
+        async with attached.coming:
+            if attached.is_of(self._server):
+                if not isinstance(error, BrokerClosed):
+                    return False
+                # Is it the consumer that is gone, or the server that goes? This waits for the next one, if there is one soon.
+                if await self._beat(log, group, attached.name):
+                    return True
+                if attached.is_of(self._server):
+                    return False
+            if attached.terms is None:
+                body: Any = wire.Attach(consumer=attached.name, silence=attached.silence)
+                ask = Ask("POST", log.address(f"/groups/{group}/consumers"), body)
+            else:
+                ask = Ask("PUT", log.address(f"/groups/{group}"), attached.terms)
+            found = await self._server.ask(ask, wire.Consumer)
+            attached.came(self._server, (found and found.consumer) or attached.name)
+            return True
+
+    async def _beat(self, log: RemoteHandle, group: str, name: str) -> bool:
+        found = await self._server.ask(
+            Ask("POST", log.address(f"/groups/{group}/consumers/{name}/heartbeat")), wire.Alive
+        )
+        return found is not None and found.alive
+
+    async def heartbeat(self, log: RemoteHandle, group: str, consumer: str) -> bool:
+        _, attached = self.attached.get((log.number, group, consumer), (log, None))
+        return await self._beat(log, group, consumer if attached is None else attached.name)
+
+    # --- coming and going ---
+
+    def came(
+        self, log: RemoteHandle, group: str, name: str, silence: float | None, prefetch: int, terms: wire.OpenGroup | None
+    ) -> str:  # fmt: skip
+        """A consumer has come."""
+        attached = Attached(name, silence, terms)
+        attached.came(self._server, name)
+        if prefetch > 1:
+
+            async def fetch(count: int, wait_us: int | None, halt: Halt | None) -> wire.Leases | None:
+                return await self.poll(log, group, count, name, attached, wait_us, True, halt)
+
+            attached.ahead = Ahead(self, log, group, prefetch, fetch)
+        self.attached[log.number, group, name] = (log, attached)
+        return name
+
+    async def release(
+        self, log: RemoteHandle, group: str, consumer: str, *, retire: bool = False, timeout_s: float | None = None
+    ) -> None:  # fmt: skip
+        """A consumer goes: what it has goes back, what was only fetched ahead as if it had never been."""
+        _, attached = self.attached.pop((log.number, group, consumer), (log, None))
+        name = consumer
+        if attached is not None:
+            name, attached.gone = attached.name, True
+            for halt in list(attached.halts):
+                halt.say()
+            if attached.ahead is not None:
+                await attached.ahead.close()
+        target = log.address(f"/groups/{group}/consumers/{name}", retire="true" if retire else None)
+        with suppress(QueueNotFound, TopicNotFound):  # then nobody has anything there
+            await self._server.reply(Ask("DELETE", target), timeout_s=timeout_s)
+
+    def sent_elsewhere(self, log: RemoteHandle, group: str) -> None:
+        """What a group had in hand is not its any more."""
+        for (number, name, _), (_, attached) in self.attached.items():
+            if (number, name) == (log.number, group) and attached.ahead is not None:
+                attached.ahead.forget()
+
+    # --- settling ---
+
+    async def settle(
+        self, log: RemoteHandle, receipts: Receipts, how: How, delay: float | None = None, error: str | None = None
+    ) -> None:  # fmt: skip
+        body = wire.Settle(how=how, delay=delay, error=error, **columns(receipts))
+        try:
+            await self._server.reply(Ask("POST", log.address("/settle"), body))
+        except LeaseLost:
+            self.put_down(log, receipts)
+            raise
+        self.put_down(log, receipts)
+
+    async def unseen(self, log: RemoteHandle, receipts: Receipts) -> None:
+        await self.settle(log, receipts, "unseen")
+
+    async def renew(self, log: RemoteHandle, receipts: Receipts, seconds: float) -> None:
+        body = wire.Extend(seconds=seconds, **columns(receipts))
+        await self._server.reply(Ask("POST", log.address("/extend"), body))
+
+    async def give_back(self, log: RemoteHandle, found: Granted | None) -> None:
+        """Whoever was granted messages will never see them."""
+        if found is None or not found.number:
+            return
+        offsets = list(found.offsets)
+        with suppress(PenstockError):  # then their leases end
+            await self.unseen(log, Receipts(found.group, offsets, [found.number] * len(offsets)))
+
+    # --- what is in hand ---
+
+    def _take(self, log: RemoteHandle, found: Granted, of_a_consumer: bool) -> None:
+        if not found.number:
+            return
+        if len(self._hand) >= HAND_MAX:
+            del self._hand[next(iter(self._hand))]
+        key = (log.number, found.group, found.number)
+        before = self._hand.get(key)
+        offsets = set(found.offsets) if before is None else before[2].union(found.offsets)
+        self._hand[key] = (log, of_a_consumer, offsets)
+        self.empty_handed.clear()
+
+    def put_down(self, log: RemoteHandle, receipts: Receipts) -> None:
+        """They are settled, or lost."""
+        for offset, number in zip(receipts.offsets, receipts.numbers, strict=True):
+            key = (log.number, receipts.group, number)
+            held = self._hand.get(key)
+            if held is not None:
+                held[2].discard(offset)
+                if not held[2]:
+                    del self._hand[key]
+        if not self._hand:
+            self.empty_handed.set()
+
+    async def part(self) -> None:
+        """Everybody goes: give back what is in hand."""
+        going = [
+            self.release(log, group, name, timeout_s=PARTING_S)
+            for (_, group, name), (log, _) in list(self.attached.items())
+        ]
+        await _quietly(going)
+        back = [
+            self._put_back(log, Receipts(group, sorted(offsets), [number] * len(offsets)))
+            for (_, group, number), (log, of_a_consumer, offsets) in self._hand.items()
+            if not of_a_consumer
+        ]
+        await _quietly(back)
+
+    async def _put_back(self, log: RemoteHandle, receipts: Receipts) -> None:
+        body = wire.Settle(how="requeue", **columns(receipts))
+        await self._server.reply(Ask("POST", log.address("/settle"), body), timeout_s=PARTING_S)
+
+
+class standing_in:  # noqa: N801  # used as `with` is
+    """While it lasts, a halt is among those that somebody may say."""
+
+    def __init__(self, halts: set[Halt] | None, halt: Halt) -> None:
+        self._halts = halts
+        self._halt = halt
+
+    def __enter__(self) -> None:
+        if self._halts is not None:
+            self._halts.add(self._halt)
+
+    def __exit__(self, *_: object) -> None:
+        if self._halts is not None:
+            self._halts.discard(self._halt)
+
+
+async def _quietly(work: Iterable[Any]) -> None:
+    """All of it, whatever becomes of it: what cannot be given back now comes back when its lease ends."""
+    await asyncio.gather(*work, return_exceptions=True)

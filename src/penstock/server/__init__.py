@@ -1,0 +1,1 @@
+"""The server: what an embedded broker gives one process, for everybody on the network."""

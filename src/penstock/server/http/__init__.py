@@ -1,0 +1,1 @@
+"""HTTP: the addresses of `/v1`, and those of the founding document."""

@@ -1,0 +1,253 @@
+"""From a request to its answer: what is the same for every route.
+
+Theory of operation
+-------------------
+One address is one ASGI callable, which chooses the row of the request's method. Litestar finds the address; nothing else of it stands between, since for a publish of one message its
+request and response objects would cost as much as the publish. In this order: who is it, may he, are the parameters right, is the body; then the handler; then the answer. Nothing is read of the body
+of somebody who may not send it.
+
+Whatever is raised becomes a problem (see `problem`). A mistake of ours is written to the log under the request's id, and the client is told that id and nothing more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import logging
+import os
+import re
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from functools import lru_cache
+from time import perf_counter
+from typing import Any, Final
+
+from penstock.errors import BatchTooLarge, PenstockError
+from penstock.names import check_name
+from penstock.server.http import problem
+from penstock.server.http.bodies import (
+    JSON_TYPE,
+    MSGPACK_TYPE,
+    Reading,
+    encode_json,
+    encode_msgpack,
+    wants_msgpack,
+)
+from penstock.server.http.front import ClientGone, Front, Receive
+from penstock.server.http.parties import ANYBODY
+from penstock.server.http.problem import Headers, Refusal
+from penstock.server.http.route import Call, Events, Plain, Route, parsed
+
+Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Scope = MutableMapping[str, Any]
+
+_LOG: Final = logging.getLogger("penstock.server.http")
+
+#: A client's own id of a request is kept if it can stand in a log line and a header.
+_REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}", re.ASCII)
+
+_numbers = itertools.count(1)
+_process = os.urandom(5).hex()
+
+
+class Row:
+    """A route, made ready."""
+
+    __slots__ = ("known", "reading", "route")
+
+    def __init__(self, route: Route) -> None:
+        self.route = route
+        self.reading = None if route.request is None else Reading(route.request)
+        self.known = {one.name: one for one in route.all_queries()}
+
+
+class Endpoint:
+    """One address, with a row for each method."""
+
+    def __init__(self, front: Front, routes: list[Route]) -> None:
+        self.front = front
+        self.path = routes[0].path
+        self._rows: dict[str, Row] = {route.method: Row(route) for route in routes}
+        self.methods: list[Any] = sorted(self._rows)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await send({"type": "websocket.close", "code": 1000})
+            return
+        began = perf_counter()
+        call = Call()
+        call.request_id = ""
+        status = 499  # as others have it, of a client that has gone
+        try:
+            status = await self._answered(call, scope, receive, send)
+        except ClientGone:
+            pass
+        except Exception as error:  # whatever it is, the client gets an answer
+            status, headers, body = answer_to(error, call.request_id)
+            await respond(send, status, [self.front.life, *headers], body, call.request_id)
+        finally:
+            self.front.observer.request(self.path, scope["method"], status, perf_counter() - began)
+
+    async def _answered(self, call: Call, scope: Scope, receive: Receive, send: Send) -> int:
+        front = self.front
+        authorization: str | None = None
+        accept = content_type = length = b""
+        given_id: bytes | None = None
+        for name, value in scope["headers"]:
+            if name == b"authorization":
+                authorization = value.decode("latin-1")
+            elif name == b"content-type":
+                content_type = value
+            elif name == b"accept":
+                accept = value
+            elif name == b"content-length":
+                length = value
+            elif name == b"x-request-id":
+                given_id = value
+        call.request_id = request_id(given_id)
+        row = self._rows[scope["method"]]
+        route = row.route
+        call.front = front
+        call.port = front.port
+        call.caller = ANYBODY if route.public else front.accounts.caller(authorization)
+        call.path = path = scope["path_params"]
+        call.namespace = namespace = path.get("namespace", "")
+        if route.permission:
+            call.caller.require(namespace, *route.permission)
+            if route.also:
+                call.caller.require(namespace, *route.also)
+            _check_namespace(namespace)
+        call.query = parsed(row.known, scope["query_string"]) if row.known or scope["query_string"] else {}
+        call.headers = scope["headers"]
+        call.accept = accept
+        call.content_type = content_type
+        call.packed = wants_msgpack(accept, content_type)
+        call.receive = receive
+        call.status = None
+        call.body = None
+        if row.reading is not None:
+            call.body = row.reading(await _body(front, receive, length), content_type)
+        return await _sent(call, route, await route.handler(call), send)
+
+
+@lru_cache(4096)
+def _check_namespace(name: str) -> None:
+    check_name(name, kind="namespace")
+
+
+async def _body(front: Front, receive: Receive, length: bytes) -> bytes:
+    """The body of a request, counted as it comes: what its length claims is believed only if it is too much."""
+    most = front.bounds.body_bytes_max
+    if length.isdigit() and int(length[:20]) > most:
+        raise _too_large(most)
+    try:
+        async with asyncio.timeout(front.bounds.body_timeout_s):
+            message = await receive()
+            body: bytes = message.get("body", b"")
+            if not message.get("more_body"):
+                if message["type"] == "http.disconnect":
+                    raise ClientGone
+                if len(body) > most:
+                    raise _too_large(most)
+                return body
+            return await _rest(receive, body, most)
+    except TimeoutError:
+        raise Refusal(
+            408, "body_too_slow",
+            f"the body did not come within {front.bounds.body_timeout_s:g} seconds: send it at once, or in smaller parts",
+            retry_after_s=0, close=True,
+        ) from None  # fmt: skip
+
+
+async def _rest(receive: Receive, first: bytes, most: int) -> bytes:
+    parts, size, more = [first], len(first), True
+    while more:
+        if size > most:
+            raise _too_large(most)
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        more = message.get("more_body", False)
+    if size > most:
+        raise _too_large(most)
+    return b"".join(parts)
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal(
+        413, BatchTooLarge.code, f"the body is over the bound of {most} bytes: send it in several requests", close=True
+    )  # fmt: skip
+
+
+async def _sent(call: Call, route: Route, answer: Any, send: Send) -> int:
+    """Send the answer; its status."""
+    if answer is None:
+        status = call.status or 204
+        await respond(send, status, [call.front.life], b"", call.request_id)
+        return status
+    if type(answer) is Plain:
+        extra = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
+        headers = [(b"content-type", answer.content_type.encode()), *extra]
+        await respond(send, answer.status, headers, answer.body, call.request_id)
+        return answer.status
+    if type(answer) is Events:
+        await _stream(call, answer, send)
+        return 200
+    status = call.status or route.succeeds
+    if call.packed:
+        body, kind = encode_msgpack(answer), MSGPACK_TYPE
+    else:
+        body, kind = encode_json(answer), JSON_TYPE
+    await respond(send, status, [(b"content-type", kind), call.front.life], body, call.request_id)
+    return status
+
+
+async def _stream(call: Call, answer: Events, send: Send) -> None:
+    headers = [
+        (b"content-type", b"text/event-stream; charset=utf-8"),
+        (b"cache-control", b"no-store"),
+        (b"x-accel-buffering", b"no"),
+        (b"x-request-id", call.request_id.encode()),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    try:
+        async for event in answer.events:
+            await send({"type": "http.response.body", "body": event, "more_body": True})
+    except ClientGone:
+        raise
+    except Exception as error:  # its status has gone out already: it is told as the last event
+        last = b"event: problem\ndata: " + answer_to(error, call.request_id)[2] + b"\n\n"
+        await send({"type": "http.response.body", "body": last, "more_body": True})
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def respond(send: Send, status: int, headers: Headers, body: bytes, request: str) -> None:
+    headers.append((b"content-length", b"%d" % len(body)))
+    headers.append((b"x-request-id", request.encode("latin-1")))
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def request_id(given: bytes | None) -> str:
+    """The id that a request goes by: its own if that will do."""
+    if given is not None and _REQUEST_ID.fullmatch(given):
+        return given.decode("ascii")
+    return f"{_process}-{next(_numbers):x}"
+
+
+def answer_to(error: Exception, request: str) -> tuple[int, Headers, bytes]:
+    """The problem that an error is."""
+    if isinstance(error, PenstockError):
+        found = problem.failed(error, request)
+        if found[0] >= 500 and not error.retryable:
+            _LOG.error("request %s failed: %s", request, error, extra=_named(request))
+        return found
+    if isinstance(error, Refusal):
+        return problem.refused(error, request)
+    _LOG.error("request %s found a mistake of ours", request, exc_info=error, extra=_named(request))
+    return problem.unexpected(request)
+
+
+def _named(request: str) -> Mapping[str, str]:
+    return {"request_id": request}

@@ -1,0 +1,206 @@
+"""What all requests of a server share: the broker's port, who may do what, the bounds, the handles of logs, and who waits.
+
+What always holds:
+
+- A handle is kept by namespace and name, so that a request costs no look-up; one whose log was deleted is let go when it is next asked for.
+- A long poll has a place among a bounded number, in all and for each caller. One whose client goes away leaves nothing leased behind.
+- Once the server stops, nobody waits any longer: long polls end with what they have, and what comes then does not wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections import Counter
+from collections.abc import Awaitable, Callable, Iterator, MutableMapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Final
+
+from penstock.broker.handing import not_found
+from penstock.broker.port import Handle, HostedPort, Kind
+from penstock.broker.ticket import Answer, Leasing, Recorded, Ticket
+from penstock.errors import PenstockError
+from penstock.server.bounds import Bounds
+from penstock.server.http.parties import Accounts, Caller, Observer, Quotas
+from penstock.server.http.problem import Refusal
+
+Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
+
+#: Handles that are kept at the most: about a megabyte. Beyond it all of them are looked up anew.
+HANDLES_MAX: Final = 10_000
+
+
+class ClientGone(Exception):
+    """Whoever asked has gone: nobody hears the answer."""
+
+
+class Front:
+    """What the requests of a server share."""
+
+    def __init__(
+        self,
+        port: HostedPort,
+        *,
+        accounts: Accounts,
+        quotas: Quotas,
+        bounds: Bounds,
+        observer: Observer,
+        directory: Path | None,
+        ready: Callable[[], bool],
+    ) -> None:
+        self.port = port
+        self.accounts = accounts
+        self.quotas = quotas
+        self.bounds = bounds
+        self.observer = observer
+        self.directory = directory
+        self.ready = ready
+        self.stopping = False
+        #: In every answer: by it a client knows that it speaks to another server than before, which knows no consumers and no leases.
+        self.life = (b"penstock-life", os.urandom(8).hex().encode())
+        self._handles: dict[tuple[str, str], Handle] = {}
+        self._kinds: dict[tuple[str, str], Kind] = {}  # of logs that are gone
+        self._polls = 0
+        self._polls_by_caller: Counter[str] = Counter()
+        self._waits: set[Wait] = set()
+
+    # --- logs ---
+
+    async def found(self, namespace: str, name: str) -> Handle | None:
+        """The log of a name, if there is one."""
+        found = self._kept(namespace, name)
+        if found is None:
+            found = await self.port.find(namespace, name).get()
+            if found is not None:
+                self.keep(found)
+        return found
+
+    async def log(self, namespace: str, name: str, number: int | None = None) -> Handle:
+        """The log of a name, and of that number if one is given."""
+        found = await self.found(namespace, name)
+        if found is not None and (number is None or found.number == number):
+            return found
+        raise self._missing(namespace, name, found, number)
+
+    def _kept(self, namespace: str, name: str) -> Handle | None:
+        found = self._handles.get((namespace, name))
+        # A handle that does not say whether its log was deleted is not believed.
+        if found is not None and getattr(found, "deleted", True):
+            del self._handles[namespace, name]
+            self._kinds[namespace, name] = found.kind
+            found = None
+        return found
+
+    def keep(self, log: Handle) -> None:
+        """A log was found, or made."""
+        if len(self._handles) >= HANDLES_MAX:
+            self._handles.clear()
+        if len(self._kinds) >= HANDLES_MAX:
+            self._kinds.clear()
+        self._handles[log.namespace, log.name] = log
+
+    def _missing(self, namespace: str, name: str, found: Handle | None, number: int | None) -> PenstockError:
+        kind = self._kinds.get((namespace, name), "queue") if found is None else found.kind
+        return not_found(kind, name) if number is None else not_found(kind, name, "was deleted")
+
+    # --- waiting ---
+
+    @contextmanager
+    def place(self, caller: Caller) -> Iterator[None]:
+        """A place for somebody who waits, or has events sent."""
+        subject = caller.subject
+        if self._polls >= self.bounds.long_polls_max:
+            raise self._no_place(f"{self._polls} requests wait already, which is all that this server holds")
+        if self._polls_by_caller[subject] >= self.bounds.long_polls_per_caller_max:
+            raise self._no_place(f"{self._polls_by_caller[subject]} requests of {subject!r} wait already")
+        self._polls += 1
+        self._polls_by_caller[subject] += 1
+        try:
+            yield
+        finally:
+            self._polls -= 1
+            self._polls_by_caller[subject] -= 1
+            if not self._polls_by_caller[subject]:
+                del self._polls_by_caller[subject]
+
+    def _no_place(self, why: str) -> Refusal:
+        return Refusal(
+            503,
+            "too_many_waiting",
+            f"{why}: ask without waiting, or try again later",
+            retry_after_s=self.bounds.retry_after_s,
+        )
+
+    async def outcome(
+        self, ticket: Ticket[Any], receive: Receive, take_back: Callable[[Any], Awaitable[None]] | None = None
+    ) -> Any:
+        """What a ticket gives, unless the client goes first: then what it was given is taken back."""
+        if isinstance(ticket, Answer | Recorded | Leasing):
+            return await ticket.get()
+        wait = Wait(ticket)
+        self._waits.add(wait)
+        if self.stopping:
+            wait.stop()
+        try:
+            return await wait.outcome(receive, take_back)
+        finally:
+            self._waits.discard(wait)
+
+    @property
+    def waiting(self) -> int:
+        """How many requests wait."""
+        return self._polls
+
+    def stop(self) -> None:
+        """Nobody waits any longer. To be called in the loop's thread."""
+        self.stopping = True
+        for wait in list(self._waits):
+            wait.stop()
+
+
+class Wait:
+    """A ticket that somebody waits for."""
+
+    def __init__(self, ticket: Ticket[Any]) -> None:
+        self._ticket = ticket
+        self._task: asyncio.Task[Any] = asyncio.ensure_future(ticket.get())
+        self._stopped = False
+
+    def stop(self) -> None:
+        """Wait no longer: with what was granted, or nothing."""
+        self._stopped = True
+        stop = getattr(self._ticket, "stop", None)
+        if stop is not None:
+            stop()
+        else:
+            self._task.cancel()
+
+    async def outcome(self, receive: Receive, take_back: Callable[[Any], Awaitable[None]] | None) -> Any:
+        gone = asyncio.ensure_future(_gone(receive))
+        try:
+            await asyncio.wait((self._task, gone), return_when=asyncio.FIRST_COMPLETED)
+            if not gone.done():
+                await _end(gone)  # it may go in this very moment: after this nothing is waited for before the answer is sent
+            if gone.cancelled():
+                return None if self._task.cancelled() else self._task.result()
+            if self._task.done() and not self._task.cancelled() and take_back is not None:
+                await take_back(self._task.result())
+            raise ClientGone
+        finally:
+            await _end(gone)
+            await _end(self._task)
+
+
+async def _gone(receive: Receive) -> None:
+    """Until the client has gone. Whatever it still sends is not wanted."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _end(task: asyncio.Task[Any]) -> None:
+    if not task.done():
+        task.cancel()
+        await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()  # it was seen

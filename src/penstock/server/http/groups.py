@@ -1,0 +1,276 @@
+"""Receiving: groups, their consumers, leases, and what ends those."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from penstock import wire
+from penstock.broker import calls
+from penstock.broker.deliveries import deliveries
+from penstock.broker.port import Granted, Handle, Operation, Receipts
+from penstock.clock import to_datetime
+from penstock.errors import InvalidArgument
+from penstock.limits import DELIVERIES_MAX
+from penstock.server.http.messages import place_of
+from penstock.server.http.route import LOG, Call, Query, Route
+
+GROUP: Final = LOG + "/groups/{group}"
+CONSUMER: Final = GROUP + "/consumers/{consumer}"
+
+
+# --- handing out ---
+
+
+async def lease(call: Call) -> wire.Leases:
+    body: wire.Lease = call.body
+    log, group = await call.log(), call.path["group"]
+    granted = await leased(call, log, group, body.count, body.wait, body.consumer, keep=not body.auto_ack)
+    if granted is None:
+        return wire.Leases(group=group, number=0, deliveries=[])
+    make: Any = _packed_row if call.packed else _row
+    return wire.Leases(group=group, number=granted.number, deliveries=deliveries(make, None, granted))
+
+
+async def leased(
+    call: Call, log: Handle, group: str, count: int, wait: float, consumer: str | None = None, *, keep: bool = True
+) -> Granted | None:  # fmt: skip
+    """Messages for somebody who waits for them. If he goes before he has them, they go back to their places."""
+    wait_us = call.wait_us(wait)
+    if not wait_us:
+        granted = await call.port.lease(log, group, count, consumer=consumer, wait_us=0, keep=keep).get()
+        return granted if granted is None or count == 1 else await _what_fits(call, log, granted)
+
+    async def take_back(granted: Granted | None) -> None:
+        if granted is not None and granted.number:
+            await _unseen(call, log, granted, list(granted.offsets))
+
+    with call.front.place(call.caller):
+        ticket = call.port.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
+        granted = await call.front.outcome(ticket, call.receive, take_back)
+    return granted if granted is None or count == 1 else await _what_fits(call, log, granted)
+
+
+async def _unseen(call: Call, log: Handle, granted: Granted, offsets: list[int]) -> None:
+    receipts = Receipts(granted.group, offsets, [granted.number] * len(offsets))
+    await call.port.settle(log, receipts, "unseen").get()
+
+
+async def _what_fits(call: Call, log: Handle, granted: Granted) -> Granted:
+    """As much of it as an answer may hold. The rest goes back, as if it had not been handed out."""
+    most, size, rows, runs = call.front.bounds.answer_bytes_max, 0, 0, []
+    if not granted.number:
+        return granted  # settled already: it cannot go back
+    for batch, start, stop in granted.runs:
+        here = start
+        while here < stop and (not rows or size + len(batch.payloads[here]) <= most):
+            size += len(batch.payloads[here])
+            here += 1
+            rows += 1
+        if here > start:
+            runs.append(type(granted.runs[0])(batch, start, here))
+        if here < stop:
+            break
+    offsets = list(granted.offsets)
+    if rows == len(offsets):
+        return granted
+    await _unseen(call, log, granted, offsets[rows:])
+    attempts = granted.attempts
+    return granted._replace(
+        offsets=offsets[:rows],
+        attempts=attempts[:rows] if isinstance(attempts, list) else attempts,
+        runs=runs,
+    )
+
+
+def _row(
+    _queue: None, group: str, number: int, offset: int, attempt: int, payload: bytes, id: int, timestamp_us: int, priority: int,
+    key: str | None, headers: dict[str, str] | None,
+) -> wire.DeliveryRow:  # fmt: skip
+    """What is told of a delivery, in JSON."""
+    return wire.DeliveryRow(
+        id=id, offset=offset, timestamp=to_datetime(timestamp_us), payload=payload, attempt=attempt,
+        receipt=f"{group}:{offset}:{number:x}", id_str=str(id), headers=headers or {}, key=key, priority=priority,
+    )  # fmt: skip
+
+
+def _packed_row(
+    _queue: None, group: str, number: int, offset: int, attempt: int, payload: bytes, id: int, timestamp_us: int, priority: int,
+    key: str | None, headers: dict[str, str] | None,
+) -> wire.DeliveryRow:  # fmt: skip
+    """The same in msgpack, where ids are numbers for everybody."""
+    return wire.DeliveryRow(
+        id=id, offset=offset, timestamp=to_datetime(timestamp_us), payload=payload, attempt=attempt,
+        receipt=f"{group}:{offset}:{number:x}", headers=headers or {}, key=key, priority=priority,
+    )  # fmt: skip
+
+
+# --- settling ---
+
+
+def receipt_of(given: str) -> tuple[str, int, int]:
+    """What a receipt says: group, offset, number of the lease."""
+    group, colon, rest = given.rpartition(":")
+    number = rest
+    group, colon, offset = group.rpartition(":")
+    if not colon or len(offset) > 19 or not (offset.isascii() and offset.isdigit()) or len(number) > 32:
+        raise _no_receipt(given)
+    try:
+        return group, int(offset), int(number, 16)
+    except ValueError:
+        raise _no_receipt(given) from None
+
+
+def _no_receipt(given: str) -> InvalidArgument:
+    return InvalidArgument(f"{given[:80]!r} is no receipt; give one as it came with its delivery")
+
+
+def receipts_of(body: wire.Settle | wire.Extend | wire.Operation) -> list[Receipts]:
+    """What leases are meant, by group: as receipts, or in columns."""
+    if len(body.receipts) + len(body.offsets) > DELIVERIES_MAX:
+        raise InvalidArgument(f"there are more than {DELIVERIES_MAX} receipts: make it several requests")
+    if body.group is not None:
+        if body.receipts or len(body.offsets) != len(body.numbers):
+            raise InvalidArgument("give either receipts, or a group with as many offsets as numbers")
+        return [Receipts(body.group, body.offsets, body.numbers)]
+    if body.offsets or body.numbers:
+        raise InvalidArgument("offsets and numbers need the group that they are of")
+    by_group: dict[str, Receipts] = {}
+    for one in body.receipts:
+        group, offset, number = receipt_of(one)
+        found = by_group.setdefault(group, Receipts(group, [], []))
+        found.offsets.append(offset)
+        found.numbers.append(number)
+    return list(by_group.values())
+
+
+async def settle(call: Call) -> None:
+    body: wire.Settle = call.body
+    log, found = await call.log(), receipts_of(body)
+    delay_us, error = calls.delay_us(body.delay), calls.error_text(body.error)
+    if len(found) == 1:
+        await call.port.settle(log, found[0], body.how, delay_us=delay_us, error=error).get()
+    elif found:
+        steps = [Operation(log, receipts=one, how=body.how, delay_us=delay_us, error=error) for one in found]
+        await call.port.transact(call.namespace, steps).get()
+    else:
+        raise InvalidArgument("nothing is given to settle")
+
+
+async def extend(call: Call) -> None:
+    body: wire.Extend = call.body
+    log, found = await call.log(), receipts_of(body)
+    wait_us = calls.extension_us(body.seconds)
+    if not any(one.offsets for one in found):
+        raise InvalidArgument("nothing is given to extend")
+    for one in found:
+        await call.port.extend(log, one, wait_us).get()
+
+
+# --- groups and consumers ---
+
+
+async def open_group(call: Call) -> wire.Consumer:
+    body: wire.OpenGroup = call.body
+    log = await call.log()
+    given = await call.port.open_group(
+        log,
+        calls.subscription_name(call.path["group"]) if log.kind == "topic" else calls.group_name(call.path["group"]),
+        filter=body.filter,
+        strategy=calls.strategy(body.strategy),
+        start="latest" if body.start is None else place_of(body.start),
+        durable=body.durable,
+        consumer=None if body.consumer is None else calls.consumer_name(body.consumer),
+        silence_us=calls.silence_us(body.silence),
+    ).get()  # fmt: skip
+    return wire.Consumer(consumer=given)
+
+
+async def close_group(call: Call) -> None:
+    await call.port.close_group(await call.log(), call.path["group"]).get()
+
+
+async def seek(call: Call) -> None:
+    await call.port.seek(await call.log(), call.path["group"], place_of(call.body)).get()
+
+
+async def lag(call: Call) -> wire.Lag:
+    return wire.Lag(lag=await call.port.lag(await call.log(), call.path["group"]).get())
+
+
+async def attach(call: Call) -> wire.Consumer:
+    body: wire.Attach = call.body
+    given = await call.port.attach(
+        await call.log(),
+        call.path["group"],
+        calls.consumer_name(body.consumer),
+        calls.silence_us(body.silence),
+    ).get()
+    return wire.Consumer(consumer=given)
+
+
+async def heartbeat(call: Call) -> wire.Alive:
+    found = call.port.heartbeat(await call.log(), call.path["group"], call.path["consumer"])
+    return wire.Alive(alive=await found.get())
+
+
+async def release(call: Call) -> None:
+    await call.port.release(
+        await call.log(), call.path["group"], call.path["consumer"], retire=call.query["retire"]
+    ).get()
+
+
+_ID: Final = 412_390_178_816_270_336
+_DELIVERY: Final = wire.DeliveryRow(
+    id=_ID, id_str=str(_ID), offset=11, timestamp=datetime.fromtimestamp(1_800_000_000, UTC), payload=b"order-123", attempt=1,
+    receipt="default:11:10000002a", key="customer-7",
+)  # fmt: skip
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        method="PUT", path=GROUP, summary="A group of a queue, or a subscription of a topic, made if it does not exist",
+        permission=("consume",), handler=open_group, request=wire.OpenGroup, answer=wire.Consumer,
+        example=wire.OpenGroup(filter="region = 'eu'", start=wire.Place(at="earliest")), answer_example=wire.Consumer(consumer=None),
+        note="What is given must be what is stored: 409 if it differs. A consumer may come with it.",
+    ),
+    Route(
+        method="DELETE", path=GROUP, summary="End a group with all that waits in it", permission=("consume",), handler=close_group,
+    ),
+    Route(
+        method="POST", path=GROUP + "/seek", summary="Send a whole group to a place", permission=("consume",), handler=seek,
+        request=wire.Place, example=wire.Place(offset=4),
+    ),
+    Route(
+        method="GET", path=GROUP + "/lag", summary="How many messages a group has not settled", permission=("consume",), handler=lag,
+        answer=wire.Lag, answer_example=wire.Lag(lag=17),
+    ),
+    Route(
+        method="POST", path=GROUP + "/lease", summary="Messages, as soon as there is one, or nothing after a time",
+        permission=("consume",), handler=lease, request=wire.Lease, answer=wire.Leases, example=wire.Lease(count=100, wait=20),
+        answer_example=wire.Leases(group="default", number=0x10000002A, deliveries=[_DELIVERY]),
+        note="A queue's own group is called `default`. Fewer may come than were asked for, where an answer would become too large. "
+        "A client that goes while it waits leaves nothing leased.",
+    ),
+    Route(
+        method="POST", path=GROUP + "/consumers", summary="A consumer comes", permission=("consume",), handler=attach,
+        request=wire.Attach, answer=wire.Consumer, example=wire.Attach(consumer="worker-1", silence=60),
+        answer_example=wire.Consumer(consumer="worker-1"), note="The name that comes back is another one if that was taken.",
+    ),
+    Route(
+        method="POST", path=CONSUMER + "/heartbeat", summary="A consumer is alive", permission=("consume",), handler=heartbeat,
+        answer=wire.Alive, answer_example=wire.Alive(alive=True),
+    ),
+    Route(
+        method="DELETE", path=CONSUMER, summary="A consumer goes: what it has not settled goes back to its place",
+        permission=("consume",), handler=release, query=(Query("retire", bool, "whether it is taken out by somebody else", False),),
+    ),
+    Route(
+        method="POST", path=LOG + "/settle", summary="End leases, all or none", permission=("consume",), handler=settle,
+        request=wire.Settle, example=wire.Settle(how="ack", receipts=["default:11:10000002a"]),
+        note="By receipts, or by what they say in columns: `group`, `offsets`, `numbers`. `how` is ack, nack, reject, requeue or unseen.",
+    ),
+    Route(
+        method="POST", path=LOG + "/extend", summary="Let leases end later: so many seconds from now", permission=("consume",),
+        handler=extend, request=wire.Extend, example=wire.Extend(seconds=60, receipts=["default:11:10000002a"]),
+    ),
+)  # fmt: skip

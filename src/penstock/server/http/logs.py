@@ -1,0 +1,260 @@
+"""Namespaces, queues and topics: made, found, changed, described; and their dead letters."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import msgspec
+
+from penstock import wire
+from penstock.broker import calls
+from penstock.broker.port import BrokerStats, Handle, Kind, QueueStats
+from penstock.engine.filter import compile_filter
+from penstock.errors import InvalidArgument
+from penstock.limits import OFFSET_MAX
+from penstock.names import check_name
+from penstock.server.http.parties import Permission
+from penstock.server.http.route import LOG, NAMESPACE, Call, Route
+
+
+def info(log: Handle) -> wire.LogInfo:
+    """What is told of a log."""
+    return wire.LogInfo(
+        namespace=log.namespace,
+        name=log.name,
+        kind=log.kind,
+        number=log.number,
+        policy=wire.policy_out(log.policy),
+    )
+
+
+# --- namespaces ---
+
+
+async def namespaces(call: Call) -> wire.Names:
+    return wire.Names(names=call.caller.namespaces(await call.port.namespaces().get()))
+
+
+async def stats_of_namespace(call: Call) -> BrokerStats:
+    return what_may_be_seen(call, await call.port.stats(call.namespace).get())
+
+
+def what_may_be_seen(call: Call, found: BrokerStats) -> BrokerStats:
+    """The journal holds everybody's messages: what is known of it is for those who may see all of them."""
+    return found if call.caller.is_admin_of_all else msgspec.structs.replace(found, journal=None)
+
+
+# --- queues and topics ---
+
+
+async def require_room_for_queues(call: Call, adding: int) -> None:
+    """That a namespace may have so many more queues and topics."""
+    limit = call.front.quotas.limit(call.namespace)
+    if limit is not None and limit.queues is not None and adding:
+        there = len(await call.port.names(call.namespace, "queue").get())
+        there += len(await call.port.names(call.namespace, "topic").get())
+        call.front.quotas.require_room(call.namespace, queues=there, adding=adding)
+
+
+async def _declared(call: Call, kind: Kind) -> wire.LogInfo:
+    body: wire.Declare = call.body
+    policy = wire.policy_in(body.policy)
+    if await call.port.find(call.namespace, call.path["name"]).get() is None and body.create is not False:
+        await require_room_for_queues(call, 1)
+        call.status = 201
+    found = await call.port.declare(
+        call.namespace, call.path["name"], policy, create=body.create, kind=kind
+    ).get()
+    call.front.keep(found)
+    return info(found)
+
+
+async def _found(call: Call, kind: Kind) -> Handle:
+    found = await call.port.declare(call.namespace, call.path["name"], {}, create=False, kind=kind).get()
+    call.front.keep(found)
+    return found
+
+
+async def _altered(call: Call, kind: Kind) -> wire.LogInfo:
+    found = await _found(call, kind)
+    await call.port.change(found, "alter", **_fields(wire.policy_in(call.body.policy))).get()
+    return info(await _found(call, kind))
+
+
+def _fields(policy: dict[str, Any]) -> dict[str, Any]:
+    """What can be named as keyword arguments: not those of the call itself."""
+    for name in ("log", "what", "self"):
+        if name in policy:
+            raise InvalidArgument(f"a policy has no field {name!r}")
+    return policy
+
+
+async def _deleted(call: Call, kind: Kind) -> None:
+    await call.port.change(await _found(call, kind), "delete").get()
+
+
+async def names_of_queues(call: Call) -> wire.Names:
+    return wire.Names(names=await call.port.names(call.namespace, "queue").get())
+
+
+async def names_of_topics(call: Call) -> wire.Names:
+    return wire.Names(names=await call.port.names(call.namespace, "topic").get())
+
+
+async def declare_queue(call: Call) -> wire.LogInfo:
+    return await _declared(call, "queue")
+
+
+async def declare_topic(call: Call) -> wire.LogInfo:
+    return await _declared(call, "topic")
+
+
+async def get_queue(call: Call) -> wire.LogInfo:
+    return info(await _found(call, "queue"))
+
+
+async def get_topic(call: Call) -> wire.LogInfo:
+    return info(await _found(call, "topic"))
+
+
+async def alter_queue(call: Call) -> wire.LogInfo:
+    return await _altered(call, "queue")
+
+
+async def alter_topic(call: Call) -> wire.LogInfo:
+    return await _altered(call, "topic")
+
+
+async def delete_queue(call: Call) -> None:
+    await _deleted(call, "queue")
+
+
+async def delete_topic(call: Call) -> None:
+    await _deleted(call, "topic")
+
+
+async def stats(call: Call) -> QueueStats:
+    return await call.port.describe(await call.log()).get()
+
+
+async def purge(call: Call) -> wire.Count:
+    return wire.Count(count=await call.port.change(await call.log(), "purge").get())
+
+
+# --- dead letters ---
+
+
+async def dead_letters(call: Call) -> wire.LogInfo:
+    found: Handle = await call.port.change(await call.log(), "dead-letters").get()
+    call.front.keep(found)
+    return info(found)
+
+
+async def redrive_source(call: Call) -> wire.LogInfo | None:
+    found: Handle | None = await call.port.change(await call.log(), "redrive").get()
+    return None if found is None else info(found)
+
+
+async def redrive(call: Call) -> wire.RedriveReply:
+    body: wire.Redrive = call.body
+    span = None
+    if body.span is not None:
+        if not 0 <= body.span[0] <= OFFSET_MAX or not 0 <= body.span[1] <= OFFSET_MAX:
+            raise InvalidArgument(f"span is {body.span}; give two offsets")
+        span = range(*body.span)
+    done = await call.port.redrive(
+        await call.log(),
+        calls.count(body.count),
+        where=None if body.where is None else compile_filter(body.where),
+        to=None if body.to is None else check_name(body.to, kind="queue name", reserved_ok=True),
+        span=span,
+    ).get()
+    return wire.RedriveReply(moved=done.moved, left=(done.left.start, done.left.stop))
+
+
+_ORDERS: Final = wire.LogInfo(
+    namespace="default", name="orders", kind="queue", number=7, policy={"max_attempts": 5, "visibility_timeout": 30.0}
+)  # fmt: skip
+
+
+def _kind_routes(kind: str, handlers: dict[str, Any]) -> tuple[Route, ...]:
+    """Queues and topics are made, found and changed alike."""
+    path = NAMESPACE + f"/{kind}s"
+    one = path + "/{name}"
+    either: tuple[Permission, ...] = ("publish", "consume")
+    return (
+        Route(
+            method="GET", path=path, summary=f"The names of a namespace's {kind}s", permission=either,
+            handler=handlers["names"], answer=wire.Names, answer_example=wire.Names(names=["invoices", "orders"]),
+        ),
+        Route(
+            method="PUT", path=one, summary=f"A {kind} of that name, made if it does not exist", permission=either,
+            handler=handlers["declare"], request=wire.Declare, answer=wire.LogInfo, others={201: f"the {kind} was made"},
+            example=wire.Declare(policy={"max_attempts": 5}), answer_example=_ORDERS,
+            note="What is given of the policy is compared with what is stored: 409 if it differs. `create`: true if it must be new, false if it must exist.",
+        ),
+        Route(
+            method="GET", path=one, summary=f"A {kind} that exists", permission=either, handler=handlers["get"],
+            answer=wire.LogInfo, answer_example=_ORDERS,
+        ),
+        Route(
+            method="PATCH", path=one, summary=f"Change the policy of a {kind}, from now on", permission=("admin",),
+            handler=handlers["alter"], request=wire.Alter, answer=wire.LogInfo,
+            example=wire.Alter(policy={"max_attempts": 10}), answer_example=_ORDERS,
+        ),
+        Route(
+            method="DELETE", path=one, summary=f"Delete a {kind} with all that is in it", permission=("admin",),
+            handler=handlers["delete"],
+        ),
+    )  # fmt: skip
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        method="GET", path="/v1/namespaces", summary="The namespaces that have queues or topics, as far as the caller may see them",
+        handler=namespaces, answer=wire.Names, answer_example=wire.Names(names=["default", "tenant-a"]),
+    ),
+    Route(
+        method="GET", path=NAMESPACE, summary="What a namespace holds, and for an admin of all what the journal knows of itself",
+        permission=("consume",), handler=stats_of_namespace, answer=BrokerStats,
+        answer_example=BrokerStats(
+            queues=2, topics=1, ready=17, leased=3, delayed=0, retrying=1, published=1200, delivered=1190, acked=1179, journal=None
+        ),
+    ),
+    *_kind_routes(
+        "queue",
+        {"names": names_of_queues, "declare": declare_queue, "get": get_queue, "alter": alter_queue, "delete": delete_queue},
+    ),
+    *_kind_routes(
+        "topic",
+        {"names": names_of_topics, "declare": declare_topic, "get": get_topic, "alter": alter_topic, "delete": delete_topic},
+    ),
+    Route(
+        method="GET", path=LOG + "/stats", summary="What a queue or topic holds now", permission=("consume",), handler=stats,
+        answer=QueueStats,
+        answer_example=QueueStats(
+            name="orders", depth=4, ready=2, delayed=1, leased=1, retrying=0, dead=0, bytes=None, next_offset=12, published=12,
+            consumers=1, waiting=0, kind="queue", groups={}, readers={"billing": 3}, schedules=["nightly"],
+        ),
+    ),
+    Route(
+        method="POST", path=LOG + "/purge", summary="Remove every message that is not leased", permission=("admin",), handler=purge,
+        answer=wire.Count, answer_example=wire.Count(count=17),
+    ),
+    Route(
+        method="POST", path=LOG + "/dead-letters", summary="The queue of what failed for good, made if it does not exist",
+        permission=("consume",), handler=dead_letters, answer=wire.LogInfo,
+        answer_example=wire.LogInfo(namespace="default", name="orders.dlq", kind="queue", number=8, policy={"max_attempts": None}),
+    ),
+    Route(
+        method="POST", path=LOG + "/redrive-source", summary="Where the dead letters are that a redrive would move",
+        permission=("consume",), handler=redrive_source, answer=wire.LogInfo, others={204: "there are none"},
+        answer_example=wire.LogInfo(namespace="default", name="orders.dlq", kind="queue", number=8, policy={"max_attempts": None}),
+    ),
+    Route(
+        method="POST", path=LOG + "/redrive", summary="Move some dead letters back to where they failed, or to another queue, in one unit",
+        permission=("consume",), also=("publish",), handler=redrive, request=wire.Redrive, answer=wire.RedriveReply,
+        example=wire.Redrive(count=100, where="x-error LIKE '%timeout%'"), answer_example=wire.RedriveReply(moved=100, left=(100, 250)),
+        note="Go on with `left` as the next `span` while its end is behind its beginning.",
+    ),
+)  # fmt: skip

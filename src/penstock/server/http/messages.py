@@ -1,0 +1,296 @@
+"""Messages: published, read, looked at, taken back, recurring, followed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from penstock import wire
+from penstock.broker import calls
+from penstock.broker.contents import messages_of
+from penstock.broker.port import Handle
+from penstock.broker.shelf import Run
+from penstock.engine.pattern import compile_pattern
+from penstock.errors import InvalidArgument
+from penstock.limits import OFFSET_MAX
+from penstock.message import Message
+from penstock.server.http.route import LOG, NAMESPACE, WAIT, Call, Query, Route
+
+#: A page is read in steps, so that its bytes are counted before there are too many of them: so many messages at first, then four times as many.
+STEP_FIRST: Final = 16
+STEP_MAX: Final = 4096
+
+#: Ids are positive signed 64-bit integers.
+ID_MAX: Final = 2**63 - 1
+
+
+# --- publishing ---
+
+
+def message_of(given: bytes | wire.Item) -> bytes | Message:
+    """A message as the broker takes it."""
+    if isinstance(given, bytes):
+        return given
+    return Message(
+        given.payload,
+        headers=given.headers,
+        key=given.key,
+        priority=given.priority,
+        deliver_at=given.deliver_at,
+        expires_at=given.expires_at,
+        dedup_id=given.dedup_id,
+        delay=given.delay,
+        ttl=given.ttl,
+    )
+
+
+def size_of(messages: Iterable[bytes | Message]) -> int:
+    """Bytes of payload."""
+    return sum(len(one if isinstance(one, bytes) else one.payload) for one in messages)
+
+
+async def spend(call: Call, namespace: str, count: int, payload_bytes: int) -> None:
+    """Take what is to be published from a namespace's quota, or refuse it."""
+    limit = call.front.quotas.limit(namespace)
+    if limit is None:
+        return
+    if limit.depth is not None:
+        there = await call.port.stats(namespace).get()
+        depth = there.ready + there.leased + there.delayed + there.retrying
+        call.front.quotas.require_room(namespace, depth=depth, adding=count)
+    call.front.quotas.take(namespace, count, payload_bytes)
+
+
+async def publish(call: Call) -> wire.Ids:
+    messages = [message_of(one) for one in call.body.messages]
+    log = await call.log()
+    if call.front.quotas.limit(call.namespace) is not None:
+        await spend(call, call.namespace, len(messages), size_of(messages))
+    ids = await call.port.publish(log, messages).get()
+    return ids_reply(ids, call.packed)
+
+
+def ids_reply(ids: Any, packed: bool) -> wire.Ids:
+    listed = ids if type(ids) is list else list(ids)
+    return wire.Ids(ids=listed, ids_str=None if packed else list(map(str, listed)))
+
+
+async def route(call: Call) -> wire.Routed:
+    body: wire.Route = call.body
+    message = message_of(body.message)
+    if call.front.quotas.limit(call.namespace) is not None:
+        copies = await _matching(call, body.pattern)
+        await spend(call, call.namespace, copies, copies * size_of([message]))
+    return wire.Routed(ids=await call.port.route(call.namespace, body.pattern, message).get())
+
+
+async def _matching(call: Call, pattern: str) -> int:
+    wanted = compile_pattern(pattern)
+    names = await call.port.names(call.namespace, "queue").get()
+    names += await call.port.names(call.namespace, "topic").get()
+    return max(1, sum(map(wanted.matches, names)))
+
+
+async def cancel(call: Call) -> wire.Was:
+    return wire.Was(was=await call.port.cancel(await call.log(), id_of(call.path["id"])).get())
+
+
+def id_of(given: str) -> int:
+    if not given.isascii() or not given.isdigit() or len(given) > 19 or int(given) > ID_MAX:
+        raise InvalidArgument(f"the id is {given[:40]!r}; give the number that a publish returned")
+    return int(given)
+
+
+async def schedule(call: Call) -> wire.Was:
+    body: wire.Schedule = call.body
+    log = await call.log()
+    name = calls.schedule_name(call.path["schedule"])
+    recurring = calls.recurring(body.cron, body.timezone, body.missed, message_of(body.message), log.policy)
+    return wire.Was(was=await call.port.schedule(log, name, recurring).get())
+
+
+async def unschedule(call: Call) -> wire.Was:
+    name = calls.schedule_name(call.path["schedule"])
+    return wire.Was(was=await call.port.schedule(await call.log(), name, None).get())
+
+
+# --- reading ---
+
+
+def row_of(message: Message, packed: bool) -> wire.MessageRow:
+    """A stored message as it travels."""
+    return wire.MessageRow(
+        id=message.id,  # type: ignore[arg-type]  # it is stored: it has all three
+        offset=message.offset,  # type: ignore[arg-type]
+        timestamp=message.timestamp,  # type: ignore[arg-type]
+        payload=message.payload,
+        id_str=None if packed else str(message.id),
+        headers=message.headers,
+        key=message.key,
+        priority=message.priority,
+        deliver_at=message.deliver_at,
+        expires_at=message.expires_at,
+        dedup_id=message.dedup_id,
+    )
+
+
+def offset_of(given: int | None) -> int:
+    if given is None or not 0 <= given <= OFFSET_MAX:
+        raise InvalidArgument(f"offset is {given}; give a number from 0 on")
+    return given
+
+
+async def page(call: Call, log: Handle, offset: int, count: int) -> tuple[list[Run], int, int]:
+    """What is stored from an offset on, up to so many messages, and to the bytes that an answer may have; where to go on, and how many were dropped."""
+    runs: list[Run] = []
+    at, missed, size, step = offset, 0, 0, STEP_FIRST
+    while True:
+        wanted = min(count, step)
+        found = await call.port.read(log, at, wanted).get()
+        rows = sum(stop - start for _, start, stop in found.runs)
+        runs += found.runs
+        at, missed = found.next, missed + found.missed
+        count -= rows
+        if rows < wanted or count <= 0:
+            return runs, at, missed
+        size += sum(sum(map(len, batch.payloads[start:stop])) for batch, start, stop in found.runs)
+        if size >= call.front.bounds.answer_bytes_max:
+            return runs, at, missed
+        step = min(step * 4, STEP_MAX)
+
+
+async def patient_page(call: Call, log: Handle) -> tuple[list[Run], int, int]:
+    """A page as the query asks for it, waiting for its first message if there is none."""
+    offset, count = offset_of(call.query["offset"]), calls.count(call.query["count"])
+    wait_us = call.wait_us(call.query["wait"])
+    found = await page(call, log, offset, count)
+    if found[0] or not wait_us:
+        return found
+    clock = call.port.clock
+    end_us = clock.monotonic_us() + wait_us
+    with call.front.place(call.caller):
+        while not found[0] and not call.front.stopping:
+            left_us = end_us - clock.monotonic_us()
+            if left_us <= 0:
+                break
+            await call.front.outcome(call.port.watch(log, found[1], wait_us=left_us), call.receive)
+            found = await page(call, log, offset, count)
+    return found
+
+
+async def read(call: Call) -> Any:
+    runs, following, missed = await patient_page(call, await call.log())
+    rows = [row_of(one, call.packed) for one in messages_of(runs)]
+    return wire.PageReply(messages=rows, next=following, missed=missed)
+
+
+async def watch(call: Call) -> wire.Was:
+    log, offset = await call.log(), offset_of(call.query["offset"])
+    wait_us = call.wait_us(call.query["wait"])
+    if wait_us and (await _latest(call, log)) <= offset:
+        with call.front.place(call.caller):
+            await call.front.outcome(call.port.watch(log, offset, wait_us=wait_us), call.receive)
+    return wire.Was(was=await _latest(call, log) > offset)
+
+
+async def _latest(call: Call, log: Handle) -> int:
+    return await call.port.locate(log, "latest").get()
+
+
+async def peek(call: Call) -> wire.Messages:
+    found = await call.port.peek(await call.log(), calls.count(call.query["count"])).get()
+    most, size = call.front.bounds.answer_bytes_max, 0
+    rows: list[wire.MessageRow] = []
+    for one in found:
+        size += len(one.payload)
+        if rows and size > most:
+            break
+        rows.append(row_of(one, call.packed))
+    return wire.Messages(messages=rows)
+
+
+async def trace(call: Call) -> wire.Timeline:
+    return wire.Timeline(steps=await call.port.trace(call.namespace, id_of(call.path["id"])).get())
+
+
+# --- places ---
+
+
+def place_of(given: wire.Place) -> Any:
+    """A place in a log, as the broker takes it."""
+    if given.at is None:
+        return calls.place(given.offset, given.timestamp, given.message_id)
+    if (given.offset, given.timestamp, given.message_id) != (None, None, None):
+        raise InvalidArgument("give one of at, offset, timestamp and message_id")
+    return given.at
+
+
+async def locate(call: Call) -> wire.Offset:
+    return wire.Offset(offset=await call.port.locate(await call.log(), place_of(call.body)).get())
+
+
+_ID: Final = 412_390_178_816_270_336
+_WHEN: Final = datetime.fromtimestamp(1_800_000_000, UTC)
+_ITEM: Final = wire.Item(
+    payload=b"order-123", key="customer-7", priority=1, headers={"type": "order"}, dedup_id="o-123"
+)
+_ROW: Final = wire.MessageRow(
+    id=_ID, id_str=str(_ID), offset=11, timestamp=_WHEN, payload=b"order-123", key="customer-7", priority=1, headers={"type": "order"}
+)  # fmt: skip
+
+OFFSET: Final = Query("offset", int, "the first offset that is wanted", 0)
+COUNT: Final = Query("count", int, "how many messages at the most", 100)
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        method="POST", path=LOG + "/messages", summary="Publish messages, all or none", permission=("publish",), handler=publish,
+        request=wire.Publish, answer=wire.Ids, example=wire.Publish(messages=[b"hello", _ITEM]),
+        answer_example=wire.Ids(ids=[_ID, _ID + 1], ids_str=[str(_ID), str(_ID + 1)]),
+        note="In the place of a message, its payload alone may stand. A repeated `dedup_id` gives the id of the first.",
+    ),
+    Route(
+        method="GET", path=LOG + "/messages", summary="What is stored from an offset on", permission=("consume",), handler=read,
+        query=(OFFSET, COUNT, WAIT), answer=wire.PageReply, answer_example=wire.PageReply(messages=[_ROW], next=12, missed=0),
+        media=(wire.ARROW,), others={406: "Arrow was asked for, and this server has no pyarrow"},
+        note="With `Accept: application/vnd.apache.arrow.stream` the messages come as an Arrow stream, and `next` and `missed` in the headers "
+        "Penstock-Next and Penstock-Missed.",
+    ),
+    Route(
+        method="DELETE", path=LOG + "/messages/{id}", summary="Take back a message that is not due yet", permission=("publish",),
+        handler=cancel, answer=wire.Was, answer_example=wire.Was(was=True),
+    ),
+    Route(
+        method="GET", path=LOG + "/watch", summary="Wait until there is a message of an offset", permission=("consume",), handler=watch,
+        query=(OFFSET, WAIT), answer=wire.Was, answer_example=wire.Was(was=True),
+    ),
+    Route(
+        method="GET", path=LOG + "/peek", summary="What would be handed out next, without taking it", permission=("consume",),
+        handler=peek, query=(Query("count", int, "how many messages at the most", 1),), answer=wire.Messages,
+        answer_example=wire.Messages(messages=[_ROW]),
+    ),
+    Route(
+        method="POST", path=LOG + "/locate", summary="The offset of a place: the earliest, the latest, a time, a message's id",
+        permission=("consume",), handler=locate, request=wire.Place, answer=wire.Offset, example=wire.Place(at="earliest"),
+        answer_example=wire.Offset(offset=4),
+    ),
+    Route(
+        method="PUT", path=LOG + "/schedules/{schedule}", summary="Have a message recur, in place of the one of that name",
+        permission=("publish",), handler=schedule, request=wire.Schedule, answer=wire.Was,
+        example=wire.Schedule(cron="0 3 * * *", timezone="Europe/Berlin", message=b"tidy up"), answer_example=wire.Was(was=False),
+        others={501: "this server has no cronsim"},
+    ),
+    Route(
+        method="DELETE", path=LOG + "/schedules/{schedule}", summary="A message recurs no more", permission=("publish",),
+        handler=unschedule, answer=wire.Was, answer_example=wire.Was(was=True),
+    ),
+    Route(
+        method="POST", path=NAMESPACE + "/route", summary="Publish to every queue and topic whose name matches, all or none",
+        permission=("publish",), handler=route, request=wire.Route, answer=wire.Routed,
+        example=wire.Route(pattern="orders.*", message=b"hello"), answer_example=wire.Routed(ids={"orders.eu": _ID, "orders.us": _ID + 1}),
+    ),
+    Route(
+        method="GET", path=NAMESPACE + "/messages/{id}/trace", summary="What became of a message, as far as it is remembered",
+        permission=("consume",), handler=trace, answer=wire.Timeline, answer_example=wire.Timeline(steps=[]),
+    ),
+)  # fmt: skip

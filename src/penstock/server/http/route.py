@@ -1,0 +1,199 @@
+"""Routes as data: from these rows the server's handlers, its OpenAPI document, the reference and the two-tenant test are made.
+
+A row says where an address is, what it takes and gives, who may use it, and what does it. A handler gets a `Call` and gives a struct of the wire (`None` is an empty answer);
+everything else is the same for all rows, and is done once, in `endpoint`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from urllib.parse import parse_qsl
+
+import msgspec
+
+from penstock import argument
+from penstock.broker.port import Handle, HostedPort
+from penstock.clock import SECOND_US, duration_us
+from penstock.errors import InvalidArgument
+from penstock.server.http.front import Front, Receive
+from penstock.server.http.parties import Caller, Permission
+
+if TYPE_CHECKING:
+    from penstock.broker.ticket import Ticket
+
+Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
+
+#: Everything under `/v1` belongs to a namespace, and nearly all of it to a log of that.
+NAMESPACE: Final = "/v1/namespaces/{namespace}"
+LOG: Final = NAMESPACE + "/logs/{name}"
+
+_WHOLE: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+_TRUTH: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+class Query(NamedTuple):
+    """A parameter behind the question mark."""
+
+    name: str
+    kind: type[int] | type[float] | type[bool] | type[str]
+    summary: str
+    default: Any = None
+
+
+LOG_NUMBER: Final = Query(
+    "log", int, "the number of the log that is meant: another one of its name is refused"
+)
+WAIT: Final = Query("wait", float, "how many seconds to wait while there is nothing", 0.0)
+
+
+class Plain(NamedTuple):
+    """An answer that is no struct."""
+
+    body: bytes
+    content_type: str
+    status: int = 200
+    headers: tuple[tuple[str, str], ...] = ()
+
+
+class Events(NamedTuple):
+    """An answer that goes on: server-sent events, one after another."""
+
+    events: AsyncIterator[bytes]
+
+
+class Call:
+    """A request on its way."""
+
+    __slots__ = (
+        "accept", "body", "caller", "content_type", "front", "headers", "namespace", "packed", "path", "port", "query", "receive",
+        "request_id", "status",
+    )  # fmt: skip
+
+    front: Front
+    port: HostedPort
+    caller: Caller
+    namespace: str
+    path: dict[str, Any]
+    query: dict[str, Any]
+    headers: list[tuple[bytes, bytes]]  # of the request
+    body: Any
+    packed: bool  # whether the answer goes as msgpack
+    accept: bytes
+    content_type: bytes
+    receive: Receive
+    request_id: str
+    status: int | None
+
+    async def log(self) -> Handle:
+        """The queue or topic that is named in the address."""
+        return await self.front.log(self.namespace, self.path["name"], self.query.get("log"))
+
+    def wait_us(self, given: float) -> int:
+        """How long a request waits: not longer than the server lets it."""
+        wait_us = duration_us(given, "wait")
+        return 0 if self.front.stopping else min(wait_us, round(self.front.bounds.wait_s_max * SECOND_US))
+
+    async def patiently(
+        self,
+        ticket: Ticket[Any],
+        wait_us: int,
+        take_back: Callable[[Any], Awaitable[None]] | None = None,
+    ) -> Any:
+        """What a ticket gives, which may be long in coming."""
+        if not wait_us:
+            return await ticket.get()
+        return await self.front.outcome(ticket, self.receive, take_back)
+
+    def header(self, name: bytes) -> str | None:
+        """A header of the request."""
+        return next((value.decode("latin-1") for found, value in self.headers if found == name), None)
+
+
+Handler = Callable[[Call], Awaitable[Any]]
+
+
+class Route(msgspec.Struct, frozen=True, kw_only=True):
+    """One address, and what is done there."""
+
+    method: Method
+    path: str
+    summary: str
+    handler: Handler
+    permission: tuple[Permission, ...] = ()  # any of these, in the namespace of the address
+    also: tuple[Permission, ...] = ()  # and any of these besides
+    query: tuple[Query, ...] = ()
+    request: Any = None  # what the body is read as
+    answer: Any = None  # what comes back; None is an empty answer
+    status: int | None = None  # 200, or 204 where nothing comes back
+    others: dict[int, str] = {}  # further statuses, and when they come
+    example: Any = None  # of a body
+    answer_example: Any = None
+    media: tuple[str, ...] = ()  # further media types of the answer
+    public: bool = False  # no token is needed
+    note: str = ""  # more than the summary says
+
+    @property
+    def succeeds(self) -> int:
+        return self.status if self.status is not None else (200 if self.answer is not None else 204)
+
+    @property
+    def parameters(self) -> list[str]:
+        """The names in the address."""
+        return re.findall(r"{(\w+)}", self.path)
+
+    @property
+    def about_a_log(self) -> bool:
+        return self.path.startswith(LOG)
+
+    def all_queries(self) -> tuple[Query, ...]:
+        return (*self.query, LOG_NUMBER) if self.about_a_log else self.query
+
+
+def queries(route: Route, given: bytes) -> dict[str, Any]:
+    """The parameters of a request, each of its kind. What the route does not know is refused, so that a misspelt one is noticed."""
+    known = {one.name: one for one in route.all_queries()}
+    return parsed(known, given)
+
+
+def parsed(known: dict[str, Query], given: bytes) -> dict[str, Any]:
+    found = {name: one.default for name, one in known.items()}
+    if not given:
+        return found
+    try:
+        pairs = parse_qsl(given.decode("ascii"), keep_blank_values=True, errors="strict", max_num_fields=50)
+    except ValueError as error:
+        raise InvalidArgument(f"the query cannot be read: {error}") from None
+    seen = set()
+    for name, value in pairs:
+        one = known.get(name)
+        if one is None:
+            there_are = ", ".join(known) if known else "none"
+            raise InvalidArgument(f"there is no parameter {argument.quoted(name)}; there are: {there_are}")
+        if name in seen:
+            raise InvalidArgument(f"the parameter {name!r} is given twice; give it once")
+        seen.add(name)
+        found[name] = _value(one, value)
+    return found
+
+
+def _value(one: Query, value: str) -> Any:
+    if one.kind is str:
+        return value
+    if one.kind is bool:
+        if value.lower() not in _TRUTH:
+            raise InvalidArgument(f"{one.name} is {argument.quoted(value)}; give true or false")
+        return _TRUTH[value.lower()]
+    if one.kind is int:
+        if not _WHOLE.fullmatch(value):
+            raise InvalidArgument(f"{one.name} is {argument.quoted(value)}; give a whole number")
+        return int(value)
+    try:
+        number = float(value)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidArgument(f"{one.name} is {argument.quoted(value)}; give a number of seconds")
+    return number
