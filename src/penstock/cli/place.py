@@ -32,12 +32,14 @@ from penstock.broker.opening import on_disk
 from penstock.broker.port import BrokerStats, Port
 from penstock.broker.sync import Broker
 from penstock.cli import output
+from penstock.client import connect
 from penstock.errors import CorruptJournal, DirectoryLocked, InvalidArgument
 from penstock.journal.view import DirectoryView
 from penstock.names import check_name
 
 URL: Final = "PENSTOCK_URL"
 TOKEN: Final = "PENSTOCK_TOKEN"
+CA: Final = "PENSTOCK_CA"
 
 Name = Annotated[str, typer.Argument(metavar="QUEUE", help="The queue's name.", show_default=False)]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")]
@@ -49,6 +51,8 @@ _PANEL: Final = "Where"
 _OPTIONS: Final = {
     "url": Annotated[str | None, typer.Option("--url", metavar="URL", envvar=URL, help="A server's address, in place of the directory.", show_default=False, rich_help_panel=_PANEL)],
     "token": Annotated[str | None, typer.Option("--token", metavar="TOKEN", envvar=TOKEN, help="What the server lets you in by; others on this machine do not see the variable.", show_default=False, rich_help_panel=_PANEL)],
+    "ca": Annotated[Path | None, typer.Option("--ca", metavar="FILE", envvar=CA, help="The certificate of an authority to trust, or the server's own.", show_default=False, rich_help_panel=_PANEL)],
+    "verify": Annotated[bool, typer.Option("--verify/--no-verify", help="Only talk to a server whose certificate is trusted.", rich_help_panel=_PANEL)],
     "namespace": Annotated[str, typer.Option("--namespace", metavar="NAME", help="The namespace.", rich_help_panel=_PANEL)],
 }  # fmt: skip
 _ARGUMENT: Final = Annotated[
@@ -68,22 +72,32 @@ class Place(msgspec.Struct, frozen=True):
     """A directory, or a server; and the namespace in it."""
 
     path: Path | None
-    url: str | None
-    token: str | None
-    namespace: str
+    url: str | None = None
+    token: str | None = None
+    ca: Path | None = None
+    verify: bool = True
+    namespace: str = DEFAULT_NAMESPACE
 
     @classmethod
-    def of(cls, given: str, *, token: str | None = None, namespace: str = DEFAULT_NAMESPACE) -> Place:
+    def of(
+        cls,
+        given: str,
+        *,
+        token: str | None = None,
+        ca: Path | None = None,
+        verify: bool = True,
+        namespace: str = DEFAULT_NAMESPACE,
+    ) -> Place:
         """What somebody typed."""
         check_name(namespace, kind="namespace")
         if output.is_address(given):
             _check_address(given)
-            return cls(None, given, token or None, namespace)
+            return cls(None, given, token or None, ca, verify, namespace)
         if _BARE_ADDRESS.fullmatch(given) and not Path(given).exists():
             raise InvalidArgument(
                 f"{given!r} is neither a directory nor an address; did you mean http://{given}?"
             )
-        return cls(Path(given), None, None, namespace)
+        return cls(Path(given), namespace=namespace)
 
     def __str__(self) -> str:
         return self.url or str(self.path)
@@ -159,16 +173,15 @@ def _with_options(command: Command) -> Command:
         else _parameter("place", _ARGUMENT, inspect.Parameter.empty)
         for found in own
     ]
-    where = [
-        _parameter(name, kind, DEFAULT_NAMESPACE if name == "namespace" else None)
-        for name, kind in _OPTIONS.items()
-    ]
+    defaults = {"namespace": DEFAULT_NAMESPACE, "verify": True}
+    where = [_parameter(name, kind, defaults.get(name)) for name, kind in _OPTIONS.items()]
 
-    def called(place: str, url: str | None, token: str | None, namespace: str, **rest: Any) -> None:
-        del url  # it is in its place by now
+    def called(place: str, **given: Any) -> None:
+        said = {name: given.pop(name) for name in _OPTIONS}
+        del said["url"]  # it is in its place by now
         with output.answering(place):
-            found = Place.of(place, token=token, namespace=namespace)
-        command(place=found, **rest)
+            found = Place.of(place, **said)
+        command(place=found, **given)
 
     called.__name__, called.__doc__ = command.__name__, command.__doc__
     called.__signature__ = inspect.Signature([*given, *where])  # type: ignore[attr-defined]
@@ -184,10 +197,15 @@ def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 
 @contextmanager
-def opened(place: Place, *, create: bool = False, **settings: Any) -> Iterator[tuple[Broker, Port]]:
-    """A place's broker, and its port. A directory must exist, unless it may be created; `settings` are those of a journal."""
+def opened(
+    place: Place, *, create: bool = False, patience_s: float | None = None, **settings: Any
+) -> Iterator[tuple[Broker, Port]]:
+    """A place's broker, and its port. A directory must exist, unless it may be created; `settings` are those of its journal.
+
+    `patience_s` is how long a call tries to reach a server.
+    """
     if place.path is None:
-        with connected(place) as broker:
+        with connect(str(place.url), **connection(place, patience_s)) as broker:
             yield broker, broker._port
         return
     if not create:
@@ -199,11 +217,10 @@ def opened(place: Place, *, create: bool = False, **settings: Any) -> Iterator[t
         yield broker if place.namespace == DEFAULT_NAMESPACE else broker.namespace(place.namespace), port
 
 
-def connected(place: Place) -> Broker:
-    """A server's broker."""
-    from penstock import connect
-
-    return connect(str(place.url), token=place.token, namespace=place.namespace)
+def connection(place: Place, patience_s: float | None = None) -> dict[str, Any]:
+    """How to connect to a server."""
+    said = {"token": place.token, "namespace": place.namespace, "ca": place.ca, "verify": place.verify}
+    return said if patience_s is None else {**said, "timeout": patience_s}
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from penstock.cli.place import (
     Json,
     Name,
     Place,
+    connection,
     opened,
     placed,
     require_existing,
@@ -109,7 +110,7 @@ def _run_aio(place: Place, queue: str, handler: Handler, settings: dict[str, Any
 @asynccontextmanager
 async def _opened_aio(place: Place) -> AsyncIterator[aio.Broker]:
     if place.path is None:
-        async with aio.connect(str(place.url), token=place.token, namespace=place.namespace) as broker:
+        async with aio.connect(str(place.url), **connection(place)) as broker:
             yield broker
         return
     with telling_of_servers():
