@@ -18,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -115,7 +116,8 @@ def print_json(value: Any) -> None:
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     """A table whose columns are named; those in `right` hold numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", expand=False)
+    wide = cell_len(title)  # a title that is wider than its table would be broken into lines
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", min_width=wide)
     for name in columns:
         made.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return made

@@ -78,10 +78,25 @@ def _print_stats(title: str, found: Any) -> None:
         facts["segments"] = journal.segments
         facts["journal bytes"] = output.size(journal.bytes)
         facts["damaged messages"] = journal.damaged_messages
+    if "groups" in facts:
+        facts |= _said_of(found)
     for name, value in facts.items():
         if value is not None:
             made.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
     output.console().print(made)
+
+
+def _said_of(found: QueueStats) -> dict[str, str | None]:
+    """What a log has many of, in lines; None where there are none."""
+    lines = {
+        "groups": [
+            f"{name}: lag {one.lag:,}, leased {one.leased:,}, retrying {one.retrying:,}, consumers {len(one.consumers):,}"
+            for name, one in found.groups.items()
+        ],
+        "readers": [f"{name}: {lag:,} behind" for name, lag in found.readers.items()],
+        "schedules": found.schedules,
+    }
+    return {name: escape("\n".join(said)) or None for name, said in lines.items()}
 
 
 @placed(app)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import select
-import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
@@ -28,6 +27,7 @@ from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.cli import output
 from penstock.cli.place import Place, opened, placed
 from penstock.cli.rates import ORDERS, Frame, Row, Snapshot, Watch, in_order, rows
+from penstock.cli.stopping import sigterm_interrupts
 from penstock.cli.streams import stdout_is_unread
 from penstock.errors import PenstockError
 
@@ -160,7 +160,7 @@ def _print_line(frame: Frame) -> None:
 def _show(looking: Looking) -> None:
     screen = Screen(looking.next(), looking._order, looking.interval_s)
     with (
-        _heeding_sigterm(),
+        sigterm_interrupts(),
         _keys() as pressed,
         Live(
             screen,
@@ -172,20 +172,6 @@ def _show(looking: Looking) -> None:
         while pressed(looking.interval_s) not in ("q", "Q"):
             screen.frame = looking.next()
             live.refresh()
-
-
-@contextmanager
-def _heeding_sigterm() -> Iterator[None]:
-    """SIGTERM ends it like Ctrl-C does: otherwise the terminal would be left as it is while this runs."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
 
 
 @contextmanager
