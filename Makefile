@@ -1,7 +1,7 @@
 # Everything a contributor runs. Each target makes the .venv it needs, so a fresh clone and Python 3.11 suffice.
 
 .DEFAULT_GOAL := help
-.PHONY: help run check test unit bench faults format clean
+.PHONY: help run tour check test unit bench faults format clean
 
 # python3.11 if it runs, else python3; choose another with `make PYTHON=... check`.
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
@@ -16,6 +16,9 @@ BENCH ?= journal queues logs pipeline
 BENCH_ARGS ?=
 PYTEST_ARGS ?=
 
+# Passed to the server: `make run SERVE_ARGS='--tls-self-signed'`.
+SERVE_ARGS ?=
+
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
 CODE := $(wildcard src tests benchmarks examples)
@@ -23,7 +26,10 @@ CODE := $(wildcard src tests benchmarks examples)
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
 
-run: .venv/.ready-cli  ## a tour of what exists today
+run: .venv/.ready-server  ## serve ./data on http://127.0.0.1:8080 (SERVE_ARGS='--port 9000')
+	@$(BIN)/penstock serve --data-dir data --log-encoding console $(SERVE_ARGS)
+
+tour: .venv/.ready-cli  ## a tour of the queues, without a server
 	$(BIN)/python examples/tour.py
 
 check: .venv/.ready-dev  ## format, lint, types, import arrows
@@ -57,13 +63,17 @@ clean:  ## remove the .venv, caches and build products
 	@$(PIP) --editable '.[cli]'
 	@touch $@
 
+.venv/.ready-server: pyproject.toml | .venv/bin/python
+	@$(PIP) --editable '.[server]'
+	@touch .venv/.ready-cli $@
+
 .venv/.ready-dev: pyproject.toml | .venv/bin/python
 	@$(PIP) --editable '.[dev]'
-	@touch .venv/.ready-cli $@
+	@touch .venv/.ready-cli .venv/.ready-server $@
 
 .venv/.ready-bench: pyproject.toml | .venv/bin/python
 	@$(PIP) --editable '.[bench]'
-	@touch .venv/.ready-cli .venv/.ready-dev $@
+	@touch .venv/.ready-cli .venv/.ready-server .venv/.ready-dev $@
 
 .venv/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \

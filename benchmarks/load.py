@@ -1,5 +1,7 @@
 """Load on an HTTP server from this process: connections that each send a request, wait for its answer, and send the next.
 
+Or each has a time for every request, as users do who know nothing of one another (`every_s`): then an answer's latency counts from that time, so that waiting for a slow one before it is not left out.
+
 A client library would take more of two cores than the server that it measures, so requests are bytes made beforehand, and of an answer only its status and its length are looked at.
 """
 
@@ -42,8 +44,10 @@ def percentile(values: Sequence[float], share: float) -> float:
 class Connection(asyncio.Protocol):
     """One request at a time, over one connection."""
 
-    def __init__(self, number: int, following: Next, latencies: list[float]) -> None:
+    def __init__(self, number: int, following: Next, latencies: list[float], every_s: float = 0.0) -> None:
         self._number = number
+        self._every_s = every_s
+        self._due = 0.0
         self._following = following
         self._latencies = latencies
         self._received = b""
@@ -56,8 +60,18 @@ class Connection(asyncio.Protocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = transport  # type: ignore[assignment]
 
-    def begin(self) -> None:
-        self._send(b"")
+    def begin(self, after_s: float = 0.0) -> None:
+        self._due = time.perf_counter() + after_s - self._every_s
+        self._next(b"")
+
+    def _next(self, answered: bytes) -> None:
+        """Send the next request, when it is time."""
+        self._due += self._every_s
+        early_s = self._due - time.perf_counter()
+        if self._every_s and early_s > 0:
+            asyncio.get_running_loop().call_later(early_s, self._send, answered)
+        else:
+            self._send(answered)
 
     def _send(self, answered: bytes) -> None:
         request = self._following(self._number, answered)
@@ -65,7 +79,7 @@ class Connection(asyncio.Protocol):
             self.finish(None)
             return
         self._received, self._wanted = b"", -1
-        self._sent = time.perf_counter()
+        self._sent = self._due if self._every_s else time.perf_counter()
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
@@ -74,7 +88,7 @@ class Connection(asyncio.Protocol):
             self._read_head()
         if 0 <= self._wanted <= len(self._received):
             self._latencies.append(time.perf_counter() - self._sent)
-            self._send(self._received[self._body :])
+            self._next(self._received[self._body :])
 
     def _read_head(self) -> None:
         end = self._received.find(_END)
@@ -102,17 +116,18 @@ class Connection(asyncio.Protocol):
             self._transport.close()
 
 
-async def run(host: str, port: int, connections: int, following: Next) -> Load:
-    """Have so many connections work until each is done."""
+async def run(host: str, port: int, connections: int, following: Next, rate: float | None = None) -> Load:
+    """Have so many connections work until each is done; with a rate, all of them together so many requests a second."""
     loop = asyncio.get_running_loop()
     latencies: list[float] = []
+    every_s = 0.0 if rate is None else connections / rate
     opened = [
-        (await loop.create_connection(lambda number=number: Connection(number, following, latencies), host, port))[1]  # type: ignore[misc]
+        (await loop.create_connection(lambda number=number: Connection(number, following, latencies, every_s), host, port))[1]  # type: ignore[misc]
         for number in range(connections)
     ]  # fmt: skip
     started = time.perf_counter()
-    for connection in opened:
-        connection.begin()
+    for number, connection in enumerate(opened):
+        connection.begin(every_s * number / connections)
     await asyncio.gather(*(connection.done for connection in opened))
     return Load(time.perf_counter() - started, latencies)
 

@@ -61,7 +61,7 @@ class PenstockError(Exception):
     """
 
     code: ClassVar[str] = "penstock_error"
-    retryable: ClassVar[bool] = False
+    retryable: bool = False  # of the class; one error may know better (`QuotaExceeded`)
     http_status: ClassVar[int] = 500
     amqp_reply: ClassVar[int] = 541
 
@@ -207,12 +207,21 @@ class QueueFull(PenstockError):
 
 
 class QuotaExceeded(PenstockError):
-    """The namespace has used its share: slow down and try again."""
+    """The namespace has used its share: slow down and try again, after `retry_after_s` where that is known.
+
+    What is larger than the whole share fits at no time: then `retryable` is False, and the message says how to split it.
+    """
 
     code = "quota_exceeded"
     retryable = True
     http_status = 429
     amqp_reply = 506
+
+    def __init__(self, message: str, *, retry_after_s: float | None = None, never: bool = False) -> None:
+        super().__init__(message)
+        self.retry_after_s = retry_after_s
+        if never:
+            self.retryable = False
 
 
 class DiskFull(PenstockError):

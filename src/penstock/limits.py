@@ -205,3 +205,57 @@ FILTER_VALUES_MAX: Final = 256
 
 # Text longer than that is no number that anybody computes with, and reading one takes quadratic time.
 FILTER_NUMBER_CHARS_MAX: Final = 64
+
+# --- accounts ---
+
+# A token comes with every request and is refused above this before it is parsed. Identity providers stay below half of it.
+TOKEN_BYTES_MAX: Final = 8192
+
+# HMAC-SHA256 is as strong as its key up to this (RFC 7518, 3.2); a shorter one can be guessed from a single token.
+SECRET_BYTES_MIN: Final = 32
+
+# What NIST SP 800-131A still allows.
+RSA_BITS_MIN: Final = 2048
+
+# A file of keys holds the present one and those that are being replaced; a hundred is a mistake.
+KEYS_MAX: Final = 100
+
+# And is read whole.
+KEYS_BYTES_MAX: Final = 1 << 20
+
+# Clocks of two machines differ by so much at the most, where both ask for the time. For `nbf` and `iat`; `exp` is exact.
+TOKEN_LEEWAY_S: Final = 30.0
+
+# The end of the year 9999. A later `exp` is no moment but milliseconds taken for seconds, and would hold for ever.
+TOKEN_EXPIRY_S_MAX: Final = 253_402_300_799
+
+# Verified tokens that are remembered, so that a check costs a look-up. With the longest tokens that is 32 MiB.
+TOKENS_REMEMBERED_MAX: Final = 4096
+
+# Patterns of namespaces in one claim: each is tried for every request.
+CLAIM_PATTERNS_MAX: Final = 100
+
+# A subject stands in every line of the log that is about its requests.
+SUBJECT_CHARS_MAX: Final = 255
+
+# --- quotas ---
+
+# A quota is of so many seconds, whenever they begin.
+QUOTA_WINDOW_S: Final = 60
+
+# What a full queue asks a publisher to wait: nobody knows when consumers catch up, and a second is a long time for them.
+QUOTA_ROOM_RETRY_S: Final = 1.0
+
+# Namespaces whose use is counted apart, some 3 KiB each; whatever comes above shares one count until others fall idle.
+QUOTA_NAMESPACES_MAX: Final = 10_000
+
+# --- TLS ---
+
+# How often certificate files are looked at. They are replaced weeks before they expire.
+TLS_LOOK_S: Final = 10.0
+
+# A certificate and its chain, or a key: larger is another file.
+TLS_FILE_BYTES_MAX: Final = 1 << 20
+
+# A self-signed certificate is for trying things out. Browsers take no longer ones either.
+SELF_SIGNED_DAYS: Final = 90

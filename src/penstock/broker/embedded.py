@@ -6,7 +6,7 @@ plain messages one at a time take a short way (`express`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
 from penstock import argument
@@ -40,6 +40,7 @@ from penstock.broker.port import (
 from penstock.broker.reading import Reading
 from penstock.broker.scheduling import Recurring
 from penstock.broker.shelf import MemoryShelf
+from penstock.broker.survey import Bounds, Survey, take_survey
 from penstock.broker.ticket import Answer, Recorded, Ticket
 from penstock.broker.trace import Step
 from penstock.broker.transaction import Transactions, held_in, settle
@@ -53,7 +54,7 @@ from penstock.journal.kinds import MESSAGES, METADATA, SETTLEMENTS
 from penstock.limits import DELIVERIES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message
 from penstock.names import check_name, is_dead_letter_name
-from penstock.policy import Policy, altered, checked, differences
+from penstock.policy import altered, checked, differences
 
 #: More than a range of offsets takes in a declaration.
 RANGE_BYTES_MAX: Final = 20
@@ -96,7 +97,7 @@ class Embedded:
     ) -> Ticket[Handle]:
         name = check_name(name, kind=f"{kind} name", reserved_ok=create is False)
         policy = checked(policy)
-        wanted = Policy.of(**policy)
+        wanted = altered(self.monitor.defaults, **policy)
         with self.monitor.lock, self.monitor.whole:
             now_us, change = self.monitor.begin()
             log = self.monitor.engine.find(namespace, name)
@@ -213,6 +214,10 @@ class Embedded:
                 journal=journal,
             )
             return Answer(found)
+
+    def survey(self, namespaces: Collection[str] | None, bounds: Bounds) -> Survey:
+        """What there is to know for whoever watches: see `survey`."""
+        return take_survey(self.monitor, namespaces, bounds)
 
     def change(self, log: Handle, what: What, **policy: Any) -> Ticket[Any]:
         fields = checked(policy)

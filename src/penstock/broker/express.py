@@ -189,7 +189,7 @@ def _hold_first(monitor: Monitor, log: Log, plain: Plain, consumer: str | None, 
     engine._lease_number = number = engine._lease_number + 1
     leases = plain.group.leases  # type: ignore[union-attr]
     deadline_us = None if plain.visible_us is None else now_us + plain.visible_us
-    lease = Lease(number, [(place, offset, offset + 1, priority)], consumer, deadline_us, 1)
+    lease = Lease(number, [(place, offset, offset + 1, priority)], consumer, deadline_us, 1, now_us)
     leases._by_offset[offset] = lease
     if deadline_us is not None:
         heappush(leases._deadlines, (deadline_us, number, lease))

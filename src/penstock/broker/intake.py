@@ -254,7 +254,7 @@ class Intake:
             size = SECTION_OVERHEAD_BYTES + 4 * len(manifest.producer)
             for topic, batch, staged_bytes in batches:
                 log = engine.find(manifest.namespace, topic)
-                policy = Policy.of() if log is None else log.policy
+                policy = monitor.defaults if log is None else log.policy
                 if not part.number:  # the others belong to what was accepted with this one
                     check_sizes(policy, batch)
                     if log is not None:
@@ -278,7 +278,7 @@ class Intake:
         for topic, batch, _ in batches:
             log = engine.find(manifest.namespace, topic)
             if log is None:
-                log = engine.declare(manifest.namespace, topic, Policy.of(), now_us, change)
+                log = engine.declare(manifest.namespace, topic, self._monitor.defaults, now_us, change)
                 self._monitor.skip_what_was_given_up(log)
             batch.ids = self._monitor.ids.take(len(batch.payloads))
             engine.publish(log, batch, now_us, change, planned=True)
@@ -296,7 +296,7 @@ class Intake:
             log = self._monitor.engine.find(manifest.namespace, name)
             if log is None:
                 check_name(name, kind="queue name")
-            _require_fits(log, share, now_us)
+            _require_fits(log, share, now_us, self._monitor.defaults)
 
     # --- producers of one batch ---
 
@@ -363,18 +363,19 @@ def _require_dedup_ids(log: Log, nameless: bool) -> None:
         )
 
 
-def _require_fits(log: Log | None, share: Share, now_us: int) -> None:
+def _require_fits(log: Log | None, share: Share, now_us: int, defaults: Policy) -> None:
     """Raise why a log, or one that is made now, does not take its share of a batch."""
-    policy = Policy.of() if log is None else log.policy
+    policy = defaults if log is None else log.policy
     if share.largest > policy.max_message_bytes:
         raise MessageTooLarge(
             f"a payload for {share.topic!r} has {share.largest} bytes and the limit is {policy.max_message_bytes}; "
             "publish a reference to it instead, or raise max_message_bytes"
         )
     if log is None:
-        return
-    _require_dedup_ids(log, share.nameless)
-    overflow.require_room(log, share.rows, share.bytes, log.depth, log.bytes)
+        overflow.require_room_anew(share.topic, share.rows, policy)
+    else:
+        _require_dedup_ids(log, share.nameless)
+        overflow.require_room(log, share.rows, share.bytes, log.depth, log.bytes)
     end_us = None if policy.ttl is None else now_us + round(policy.ttl * SECOND_US)
     if end_us is not None and share.latest is not None and share.latest >= end_us:
         raise compose.never_due()

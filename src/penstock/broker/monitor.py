@@ -40,6 +40,7 @@ from penstock.broker.trace import Step, Tracer
 from penstock.clock import SECOND_US, Clock, ManualClock, SystemClock
 from penstock.engine import cursors
 from penstock.engine.change import Change
+from penstock.engine.counts import Counts
 from penstock.engine.engine import Engine
 from penstock.engine.events import Batch
 from penstock.engine.log import Log
@@ -58,6 +59,7 @@ from penstock.journal.files import at_fork
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import LEASES, MESSAGES, METADATA, Kind
 from penstock.limits import FRAME_BYTES_MAX
+from penstock.policy import Policy
 
 if TYPE_CHECKING:
     from penstock.broker.intake import Intake
@@ -79,11 +81,20 @@ CLOSED: Final = "the broker is closed: open it again"
 
 
 class Totals(msgspec.Struct):
-    """What was counted since the broker was opened."""
+    """What was counted in logs that are gone, since the broker was opened."""
 
-    published: int = 0
+    published: int = 0  # since they were declared
+    published_since: int = 0  # since the broker was opened
     delivered: int = 0
     acked: int = 0
+    counts: Counts = msgspec.field(default_factory=Counts)
+
+    def add(self, log: Log) -> None:
+        self.published += log.published
+        self.published_since += log.published - log.published_before
+        self.delivered += log.delivered
+        self.acked += log.acked
+        self.counts.add(log.counts)
 
 
 class Arrives(Protocol):
@@ -119,6 +130,7 @@ class Monitor:
         self.settled = threading.Condition(self.lock)  # something was settled, or given back
         self.express_closed = False  # the short ways: see `express`
         self.tracer: Tracer | None = None
+        self.defaults = Policy()  # of logs that are made, in what they do not say themselves
         self.retired: dict[str, Totals] = {}  # what was counted in logs that are gone, by namespace
         self.ahead_us = clock.now_us() - clock.monotonic_us()
         self._engine_us = 0  # when it was last looked at
@@ -259,10 +271,7 @@ class Monitor:
         for gone in engine.gone:
             self.dismiss(gone)
             self.shelf.drop_log(gone.number)
-            totals = self.retired.setdefault(gone.namespace, Totals())
-            totals.published += gone.published
-            totals.delivered += gone.delivered
-            totals.acked += gone.acked
+            self.retired.setdefault(gone.namespace, Totals()).add(gone)
         engine.gone.clear()
         for parted in engine.parted:
             self.dismiss(parted)

@@ -25,6 +25,7 @@ from penstock.ids import SnowflakeIds
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal, check_settings
 from penstock.journal.tail import Durability
+from penstock.policy import Policy
 
 
 def open(  # noqa: A001  # it is the name in the API
@@ -57,8 +58,15 @@ def open(  # noqa: A001  # it is the name in the API
 
 
 def port(
-    path: str | Path | None, clock: Clock | None, node: int, trace: bool | None = None, **settings: Any
+    path: str | Path | None,
+    clock: Clock | None,
+    node: int,
+    trace: bool | None = None,
+    *,
+    defaults: Policy | None = None,
+    **settings: Any,
 ) -> Embedded:
+    """A broker's port. `defaults` is the policy of what is made in it, as far as a caller does not say it himself."""
     if issubclass(type(clock), type) or not all(
         clock is None or callable(getattr(clock, name, None)) for name in ("now_us", "monotonic_us")
     ):
@@ -71,9 +79,9 @@ def port(
         raise InvalidArgument(f"trace is {argument.quoted(trace)}; give True or False")
     if path is None:
         check_settings(**settings)  # a mistake is one in memory too
-        return in_memory(clock, node=node, seed=seed, trace=bool(trace))
+        return in_memory(clock, node=node, seed=seed, trace=bool(trace), defaults=defaults)
     traced = True if trace is None else trace
-    return on_disk(_directory(path), clock, node=node, seed=seed, trace=traced, **settings)
+    return on_disk(_directory(path), clock, node=node, seed=seed, trace=traced, defaults=defaults, **settings)
 
 
 def _directory(path: object) -> Path:
@@ -88,7 +96,14 @@ def _directory(path: object) -> Path:
     )
 
 
-def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0, trace: bool = False) -> Embedded:
+def in_memory(
+    clock: Clock | None = None,
+    *,
+    node: int = 0,
+    seed: int = 0,
+    trace: bool = False,
+    defaults: Policy | None = None,
+) -> Embedded:
     """A broker that forgets everything when it is closed."""
     clock = clock or SystemClock()
     ids = SnowflakeIds(node, clock)
@@ -102,6 +117,7 @@ def in_memory(clock: Clock | None = None, *, node: int = 0, seed: int = 0, trace
         recur=recur(ids.take),
     )
     broker = Embedded(Monitor(None, shelf, clock, engine, ids))
+    broker.monitor.defaults = defaults or Policy()
     if trace:
         broker.monitor.tracer = Tracer()
         broker.express = None  # the short way leaves no trace
@@ -116,6 +132,7 @@ def on_disk(
     node: int = 0,
     seed: int = 0,
     trace: bool = True,
+    defaults: Policy | None = None,
     **settings: Any,
 ) -> Embedded:
     """A broker over the journal in a directory, which this process then owns."""
@@ -158,6 +175,7 @@ def on_disk(
         shelf.journal = journal
         monitor = Monitor(journal, shelf, clock, engine, ids)
         monitor.tracer = tracer
+        monitor.defaults = defaults or Policy()
         broker = Embedded(monitor)
         monitor.settle_down()
         journal.tell_of_failure(monitor.hear_of_failure)

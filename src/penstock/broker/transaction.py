@@ -66,8 +66,12 @@ def settle(
 class _Plan:
     """What a transaction will do, and how full logs are then: made step by step, each refused if it cannot be done."""
 
-    def __init__(self, engine: Engine, namespace: str, now_us: int, set_back_us: int) -> None:
+    def __init__(
+        self, engine: Engine, namespace: str, now_us: int, set_back_us: int, defaults: Policy
+    ) -> None:
         self._engine = engine
+        self._defaults = defaults  # of a log that is made by it
+        self._new: dict[str, int] = {}  # messages for such logs
         self._namespace = namespace
         self._now_us = now_us
         self._set_back_us = set_back_us
@@ -126,7 +130,7 @@ class _Plan:
             name = check_name(target, kind="queue name", reserved_ok=True)
             target = self._engine.find(self._namespace, name) or check_name(name, kind="queue name")
         log = None if isinstance(target, str) else alive(target)
-        policy = log.policy if log is not None else Policy.of()
+        policy = log.policy if log is not None else self._defaults
         batch = compose.batch_of(list(step.messages), policy, self._now_us, self._set_back_us)
         check_sizes(policy, batch)
         self.publishes.append((log if log is not None else str(target), batch))
@@ -136,6 +140,8 @@ class _Plan:
             self.bytes -= batch.size
         self._payloads.add(payloads)
         if log is None:
+            self._new[str(target)] = self._new.get(str(target), 0) + len(batch.payloads)
+            overflow.require_room_anew(str(target), self._new[str(target)], policy)
             return
         fresh = self._without_repeats(log, batch)
         if fresh is not None:
@@ -212,7 +218,7 @@ class Transactions:
         for target, batch in plan.publishes:
             found = target if isinstance(target, Log) else engine.find(namespace, target)
             if found is None:
-                found = engine.declare(namespace, str(target), Policy.of(), now_us, change)
+                found = engine.declare(namespace, str(target), self.monitor.defaults, now_us, change)
                 self.monitor.skip_what_was_given_up(found)
             batch.ids = self.monitor.ids.take(len(batch.payloads))
             ids += engine.publish(found, batch, now_us, change, planned=True)
@@ -222,7 +228,7 @@ class Transactions:
 
     def _planned(self, namespace: str, operations: Sequence[Operation], now_us: int) -> _Plan:
         """What is to be done, if all of it can be."""
-        plan = _Plan(self.monitor.engine, namespace, now_us, self.monitor.set_back_us)
+        plan = _Plan(self.monitor.engine, namespace, now_us, self.monitor.set_back_us, self.monitor.defaults)
         for step in operations:
             if step.receipts is not None:
                 plan.settle(step, step.receipts)

@@ -97,6 +97,8 @@ def _bury_part(
         letters.ids = engine.take_ids(len(letters.payloads))
         engine.append(engine.dead_letters(log, now_us, change), letters, change)
     outcome = Outcome.DEAD if letters.payloads else Outcome.DROPPED
+    log.counts.dead_lettered += len(letters.payloads)
+    log.counts.dropped += len(offsets) - len(letters.payloads)
     engine.withdraw(log, group, offsets)
     engine.end(log, group, offsets, now_us)
     change.say(

@@ -261,6 +261,7 @@ class Engine:
         if batch.dedup_id is not None:
             log.dedup.expire(now_us)
             fresh, ids = log.without_repeats(batch, now_us, planned=planned)
+            log.counts.deduplicated += len(ids) - (0 if fresh is None else len(fresh.ids))
         elif policy.delivery == "exactly-once" and not planned:
             raise InvalidArgument(
                 f"{log.name!r} promises exactly-once: give each message a dedup_id by which a repetition is known"
@@ -349,6 +350,7 @@ class Engine:
             ordered = offsets if type(offsets) is range else sorted(offsets)
             tried = group.attempts_of(ordered)
             self.end(log, group, ordered, now_us)
+            log.acked += len(ordered)
             change.say(
                 group,
                 Settled(log.number, group.name, ordered, Outcome.ACKED, tried, None, consumer, None, now_us),
@@ -357,7 +359,7 @@ class Engine:
         self._lease_number += 1
         timeout = log.policy.visibility_timeout
         deadline_us = None if timeout is None else now_us + round(timeout * SECOND_US)
-        group.leases.add(Lease(self._lease_number, pieces, consumer, deadline_us))
+        group.leases.add(Lease(self._lease_number, pieces, consumer, deadline_us, 0, now_us))
         change.say(group, Leased(log.number, group.name, offsets, attempts, consumer, now_us))
         if deadline_us is not None and (log.alarm_us is None or deadline_us < log.alarm_us):
             self._set_alarm_at(log, deadline_us)
@@ -462,6 +464,7 @@ class Engine:
         )
         self._expire_here(log, group, late, now_us, change)
         self._retry_the_rest(log, group, given, delay_us, error, lease.consumer, now_us, change)
+        log.counts.nacked += len(given)
 
     def at_their_last(self, log: Log, group: Group, offsets: list[int]) -> list[int]:
         """Those that may not be attempted once more. What has expired meanwhile is not among them: that is what it died of."""
@@ -513,6 +516,7 @@ class Engine:
         dead.bury(self, log, group, fresh, letter.REJECTED, error, now_us, change)
         self._expire_here(log, group, late, now_us, change)
         self._retry_the_rest(log, group, given, None, error, lease.consumer, now_us, change)
+        log.counts.rejected += len(given)
 
     def give_back(
         self, log: Log, group: Group, offsets: list[int], numbers: list[int], now_us: int, change: Change,
@@ -523,6 +527,7 @@ class Engine:
         offsets = sorted(set(offsets))
         attempts = group.attempts_of(offsets)
         how = Outcome.RETURNED if seen else Outcome.UNSEEN
+        log.counts.returned += len(offsets)
         change.say(group, Settled(log.number, group.name, offsets, how, attempts, None, None, None, now_us))
         self._put_back(log, group, offsets, now_us, change, count=seen)
 
@@ -599,6 +604,12 @@ class Engine:
         """The same in one unit, for which there must be room."""
         if offsets:
             self.withdraw(log, group, offsets)
+            if outcome is Outcome.DROPPED:
+                log.counts.dropped += len(offsets)
+            elif outcome is Outcome.REDRIVEN:
+                log.counts.redriven += len(offsets)
+            elif outcome is Outcome.PURGED:
+                log.counts.purged += len(offsets)
             if outcome in FOR_EVERYBODY:
                 self.never_again(log, runs(offsets), now_us)
             self.end(log, group, offsets, now_us)
@@ -707,6 +718,7 @@ class Engine:
 
     def end_leases(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
         """Nobody settled them in time: they go back to their places, or that was their last attempt."""
+        log.counts.lease_expired += len(offsets)
         with suppress(DiskFull):  # then they are attempted again, and die when there is room
             last = self.at_their_last(log, group, offsets)
             dead.bury(self, log, group, last, letter.MAX_ATTEMPTS, None, now_us, change)
@@ -742,6 +754,7 @@ class Engine:
                 left = dead.bury(self, log, group, offsets, letter.EXPIRED, None, now_us, change)
         except DiskFull:
             left = offsets
+        log.counts.expired += len(offsets) - len(left)
         if left:  # they wait until there is room, where nobody gets them
             self.withdraw(log, group, left)
             group.overdue.update(left)
@@ -764,6 +777,7 @@ class Engine:
     def settle_down(self, now_us: int, change: Change) -> None:
         """All was replayed. What an earlier owner had handed out goes back to its place, or that was its last attempt."""
         for log in list(self.logs.values()):
+            log.published_before = log.published
             if not log.policy.durable:
                 self.delete(log, now_us, change)
                 continue

@@ -36,6 +36,7 @@ class Lease(msgspec.Struct, eq=False, gc=False):
     consumer: str | None
     deadline_us: int | None
     held: int = 0
+    since_us: int = 0  # when they were handed out
     _places: dict[int, Piece] | None = None  # made when it is first asked for
 
     def __lt__(self, other: Lease) -> bool:
@@ -119,8 +120,20 @@ class Leases:
 
     def extend(self, offset: int, deadline_us: int) -> None:
         """Give one message a later deadline."""
-        lease = self.remove(offset)
-        self.add(Lease(lease.number, [lease.place_of(offset)], lease.consumer, deadline_us))
+        lease = self._by_offset[offset]  # it keeps its place there: see `oldest_us`
+        lease.held -= 1
+        self._ended += not lease.held
+        if self._ended > ENDED_LEASES_MAX and 2 * self._ended > len(self._deadlines):
+            self._forget_ended()
+        self.add(
+            Lease(lease.number, [lease.place_of(offset)], lease.consumer, deadline_us, 0, lease.since_us)
+        )
+
+    @property
+    def oldest_us(self) -> int | None:
+        """When that was handed out which has been in hand longest: what is in hand stands in the order of handing out."""
+        first = next(iter(self._by_offset.values()), None)
+        return None if first is None else first.since_us
 
     @property
     def next_us(self) -> int | None:

@@ -30,6 +30,7 @@ import msgspec
 
 from penstock.clock import SECOND_US
 from penstock.engine import group as groups
+from penstock.engine.counts import Counts
 from penstock.engine.dedup import DedupWindow
 from penstock.engine.events import Batch
 from penstock.engine.group import Group
@@ -205,6 +206,7 @@ class Log:
         self.alarm_us: int | None = None  # when the engine will look at it next
         self.plain: Plain | None = None  # its short way, if it has one: see `broker.express`
         self.published = 0  # since it was declared
+        self.published_before = 0  # and how many of them before the broker was opened
         self.dropped_before = 0  # what was dropped while it was still being recorded is before this
         self.runs_max = FEW_KEPT  # runs of priorities, before it is looked for those that nobody needs
         self.floor = NOTHING_KEPT  # from here on the policy keeps messages
@@ -216,6 +218,7 @@ class Log:
         self.schedules: dict[str, Schedule] = {}
         self.delivered = 0  # since it was opened
         self.acked = 0
+        self.counts = Counts()
 
     # --- counting ---
 

@@ -10,6 +10,7 @@ from penstock.engine.events import Batch, Outcome
 from penstock.engine.group import Group
 from penstock.engine.log import Log
 from penstock.errors import QueueFull
+from penstock.policy import Policy
 
 if TYPE_CHECKING:
     from penstock.engine.engine import Engine
@@ -50,6 +51,14 @@ def require_room(log: Log, count: int, size: int, depth: int, bytes_: int) -> No
         if policy.overflow == "reject":
             raise refusal(log, count, size)
         _victims(log, too_many, too_large)
+
+
+def require_room_anew(name: str, count: int, policy: Policy) -> None:
+    """The same for a log that is not made yet."""
+    if policy.max_depth is not None and count > policy.max_depth:
+        raise QueueFull(
+            f"{name!r} would be made for {count} messages, and its limit is max_depth={policy.max_depth}: publish fewer"
+        )
 
 
 def refusal(log: Log, count: int, size: int) -> QueueFull:

@@ -54,6 +54,7 @@ from penstock.journal.files import NO_SPACE, Files, at_fork, require_little_endi
 from penstock.journal.frame import Frame
 from penstock.journal.kinds import MESSAGES, Kind
 from penstock.journal.mark import Mark
+from penstock.journal.meter import Meter
 from penstock.journal.reading import Batch
 from penstock.journal.recovery import Recovery, Replay, Report, Restore, rows_of
 from penstock.journal.rows import Rows, taken
@@ -75,9 +76,11 @@ class Stats(msgspec.Struct, frozen=True):
     epoch: int
     segments: int
     bytes: int
+    written: int  # since it was opened
     messages: int
     free_segments: int
     snapshots: list[int]
+    snapshot_us: int | None  # when the newest one was taken
     damaged_messages: int
     damage: list[Damage]
     failure: str | None
@@ -149,6 +152,7 @@ class Journal:
             self.recovery = recovery.report
             self.damage: list[Damage] = list(recovery.report.damage)
             self._snapshots = recovery.snapshots
+            self._snapshot_us = recovery.snapshot_us
             self._tail.begin(recovery)
             # Of what is queued; the state's are of what is written.
             self._next_offsets = dict(self.state.next_offsets)
@@ -241,6 +245,11 @@ class Journal:
     def written(self) -> int:
         """Bytes of rows that were committed since it was opened."""
         return self._tail.written
+
+    @property
+    def meter(self) -> Meter:
+        """How its commits went since it was opened."""
+        return self._tail.meter
 
     def has_room(self, size: int) -> bool:
         """Whether rows of `size` bytes in all, of any kind, surely fit. If so, that room is kept for the same caller's append."""
@@ -381,6 +390,7 @@ class Journal:
             self._write_snapshot(snapshot)
             with self._lock:
                 self._snapshots = sorted({*self._snapshots, snapshot.sequence})[-limits.SNAPSHOTS_KEPT :]
+                self._snapshot_us = self._clock.now_us()
             return snapshot.sequence
 
     def _write_snapshot(self, snapshot: Snapshot) -> None:
@@ -522,9 +532,11 @@ class Journal:
                 epoch=self.epoch,
                 segments=len(infos),
                 bytes=sum(info.end for info in infos),
+                written=self._tail.written,
                 messages=sum(info.index.messages for info in infos),
                 free_segments=self._tail.held.free_segments,
                 snapshots=list(self._snapshots),
+                snapshot_us=self._snapshot_us,
                 damaged_messages=sum(damage.messages for damage in self.damage),
                 damage=list(self.damage),
                 failure=str(self._group.failure) if self._group.failure else None,

@@ -158,6 +158,11 @@ class Recovery:
         used += [info.number for info in self.infos] + [damage.segment for damage in self.report.damage]
         return 1 + max([*used, *(numbers.stop - 1 for numbers in self.state.dropped)])
 
+    @property
+    def snapshot_us(self) -> int | None:
+        """When the newest whole snapshot was taken, by the last commit that it covers."""
+        return None if self._snapshot is None else self._snapshot.time_us
+
     def run(self) -> None:
         started = self._clock.monotonic_us()
         contents = self._directory.contents()

@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import Final, Literal
 
 from penstock import limits
-from penstock.clock import Clock
+from penstock.clock import Clock, nanoseconds_of
 from penstock.errors import DiskFull, JournalFailed, PenstockError
 from penstock.journal import frame as frames
 from penstock.journal.commit import GroupCommit, Ticket, finishing, fresh_copy
@@ -34,6 +34,7 @@ from penstock.journal.frame import Body
 from penstock.journal.holdings import Draft, Holdings
 from penstock.journal.kinds import CLEANED, LEASES, METADATA, POSITIONS, SETTLEMENTS, Kind
 from penstock.journal.mark import Mark, MarkFile
+from penstock.journal.meter import Meter
 from penstock.journal.recovery import Recovery
 from penstock.journal.rows import Rows, merge
 from penstock.journal.segment import Writer
@@ -76,6 +77,9 @@ class Tail:
         self.lock = lock
         self.group = GroupCommit(lock, self._write, self._sync_commit, self._after_commit)
         self._clock = clock
+        self.meter = Meter()
+        self._now_ns = nanoseconds_of(clock)
+        self._began_ns = -1  # when the frame was begun that is to be synced; below 0 if there is none
         self._interval_s = interval_s
         self._sync_lock = threading.Lock()
         self._dirty = threading.Event()
@@ -224,6 +228,9 @@ class Tail:
     def _write(self, batch: list[Ticket]) -> BaseException | None:
         """Write one frame for all of the batch."""
         rows = batch[0].rows if len(batch) == 1 else [r for ticket in batch for r in ticket.rows]
+        # What is only written is not measured: that would take a part of the time that it takes.
+        if batch[-1].sync or batch[0].sync or (len(batch) > 2 and any(ticket.sync for ticket in batch)):
+            self._began_ns = self._now_ns() if rows else -1
         interrupted = self._commit_frame(rows) if rows else None
         for ticket in batch:
             ticket.sequence = self.sequence
@@ -248,6 +255,10 @@ class Tail:
         with self.lock:
             active.advance(content, sequence, time_us, self.epoch)
             self.written += content.bytes
+            if content.messages:
+                counted = self.meter.messages
+                counted.total += content.messages
+                counted.buckets[content.messages.bit_length()] += 1
             held.info.end = active.end
             self.sequence = sequence
             self.state.apply(content.spans, content.sections)
@@ -267,7 +278,13 @@ class Tail:
         return Mark(self.sequence, active.label.number, active.end, self.time_us, self.epoch)
 
     def _sync_commit(self) -> BaseException | None:
-        return finishing(self._sync)[1]
+        interrupted = finishing(self._sync)[1]
+        if self._began_ns >= 0:
+            counted, taken_ns = self.meter.commits, self._now_ns() - self._began_ns
+            counted.total += taken_ns
+            counted.buckets[taken_ns.bit_length()] += 1
+            self._began_ns = -1
+        return interrupted
 
     def _sync(self) -> None:
         """Sync what has been written, then move the mark. A failure of either is the journal's, before anybody else may sync."""
@@ -280,7 +297,11 @@ class Tail:
                 try:
                     if self.durability == "commit":
                         active.prefill()
+                    began_ns = self._now_ns()
                     active.sync()
+                    counted, taken_ns = self.meter.syncs, self._now_ns() - began_ns
+                    counted.total += taken_ns
+                    counted.buckets[taken_ns.bit_length()] += 1
                     self._advance_mark(position)
                 except OSError as error:
                     self.group.fail(error)

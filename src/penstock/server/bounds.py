@@ -16,9 +16,6 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     #: Of payloads in one answer: what is above it comes with the next request. One message always fits.
     answer_bytes_max: int = FRAME_BYTES_MAX
 
-    #: Who sends a body of that size over a slow line needs about so long; who takes longer holds memory for nothing.
-    body_timeout_s: float = 30.0
-
     #: Proxies cut what is silent for a minute.
     wait_s_max: float = 50.0
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,7 +19,17 @@ from litestar.handlers import HTTPRouteHandler
 
 from penstock.broker.port import HostedPort
 from penstock.server.bounds import Bounds
-from penstock.server.http import groups, logs, messages, mqueue, problem, readers, transactions
+from penstock.server.http import (
+    groups,
+    logs,
+    messages,
+    mqueue,
+    openapi,
+    problem,
+    readers,
+    streams,
+    transactions,
+)
 from penstock.server.http.endpoint import Endpoint, request_id
 from penstock.server.http.front import Front
 from penstock.server.http.parties import Accounts, NoObserver, NoQuotas, Observer, OpenAccounts, Quotas
@@ -33,6 +44,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *groups.ROUTES,
     *readers.ROUTES,
     *transactions.ROUTES,
+    *streams.ROUTES,
 )
 
 _LOG: Final = logging.getLogger("penstock.server.http")
@@ -60,7 +72,7 @@ def create(
         ready=ready,
     )
     by_path: dict[str, list[Route]] = {}
-    for route in routes:
+    for route in (*routes, *openapi.routes(routes, _version())):
         by_path.setdefault(route.path, []).append(route)
     return Litestar(
         route_handlers=[_handler(Endpoint(front, found)) for found in by_path.values()],
@@ -88,6 +100,13 @@ def _handler(endpoint: Endpoint) -> HTTPRouteHandler:
 
 async def _never_called() -> None:
     """What Litestar would call: see `_handler`."""
+
+
+def _version() -> str:
+    try:
+        return version("penstock")
+    except PackageNotFoundError:  # run from its sources
+        return "0"
 
 
 def _litestar_path(path: str) -> str:

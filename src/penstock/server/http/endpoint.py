@@ -11,13 +11,13 @@ Whatever is raised becomes a problem (see `problem`). A mistake of ours is writt
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import os
 import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
-from functools import lru_cache
+from contextlib import aclosing
+from functools import lru_cache, partial
 from time import perf_counter
 from typing import Any, Final
 
@@ -52,12 +52,15 @@ _process = os.urandom(5).hex()
 class Row:
     """A route, made ready."""
 
-    __slots__ = ("known", "reading", "route")
+    __slots__ = ("parsed", "reading", "route", "unasked")
 
     def __init__(self, route: Route) -> None:
         self.route = route
         self.reading = None if route.request is None else Reading(route.request)
-        self.known = {one.name: one for one in route.all_queries()}
+        known = {one.name: one for one in route.all_queries()}
+        # Those who hold a handle send its number each time: the same few queries come again and again.
+        self.parsed = lru_cache(1024)(partial(parsed, known))
+        self.unasked = parsed(known, b"")
 
 
 class Endpoint:
@@ -116,7 +119,7 @@ class Endpoint:
             if route.also:
                 call.caller.require(namespace, *route.also)
             _check_namespace(namespace)
-        call.query = parsed(row.known, scope["query_string"]) if row.known or scope["query_string"] else {}
+        call.query = row.parsed(scope["query_string"]) if scope["query_string"] else row.unasked
         call.headers = scope["headers"]
         call.accept = accept
         call.content_type = content_type
@@ -135,27 +138,19 @@ def _check_namespace(name: str) -> None:
 
 
 async def _body(front: Front, receive: Receive, length: bytes) -> bytes:
-    """The body of a request, counted as it comes: what its length claims is believed only if it is too much."""
+    """The body of a request, counted as it comes: what its length claims is believed only if it is too much. One that never comes is the listener's to cut (see `connections`)."""
     most = front.bounds.body_bytes_max
     if length.isdigit() and int(length[:20]) > most:
         raise _too_large(most)
-    try:
-        async with asyncio.timeout(front.bounds.body_timeout_s):
-            message = await receive()
-            body: bytes = message.get("body", b"")
-            if not message.get("more_body"):
-                if message["type"] == "http.disconnect":
-                    raise ClientGone
-                if len(body) > most:
-                    raise _too_large(most)
-                return body
-            return await _rest(receive, body, most)
-    except TimeoutError:
-        raise Refusal(
-            408, "body_too_slow",
-            f"the body did not come within {front.bounds.body_timeout_s:g} seconds: send it at once, or in smaller parts",
-            retry_after_s=0, close=True,
-        ) from None  # fmt: skip
+    message = await receive()
+    if message["type"] == "http.disconnect":
+        raise ClientGone
+    body: bytes = message.get("body", b"")
+    if message.get("more_body"):
+        return await _rest(receive, body, most)
+    if len(body) > most:
+        raise _too_large(most)
+    return body
 
 
 async def _rest(receive: Receive, first: bytes, most: int) -> bytes:
@@ -210,16 +205,18 @@ async def _stream(call: Call, answer: Events, send: Send) -> None:
         (b"x-accel-buffering", b"no"),
         (b"x-request-id", call.request_id.encode()),
     ]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
-    try:
-        async for event in answer.events:
-            await send({"type": "http.response.body", "body": event, "more_body": True})
-    except ClientGone:
-        raise
-    except Exception as error:  # its status has gone out already: it is told as the last event
-        last = b"event: problem\ndata: " + answer_to(error, call.request_id)[2] + b"\n\n"
-        await send({"type": "http.response.body", "body": last, "more_body": True})
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
+    with call.front.place(call.caller):
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        try:
+            async with aclosing(answer.events) as events:
+                async for event in events:
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
+        except ClientGone:
+            raise
+        except Exception as error:  # its status has gone out already: it is told as the last event
+            last = b"event: problem\ndata: " + answer_to(error, call.request_id)[2] + b"\n\n"
+            await send({"type": "http.response.body", "body": last, "more_body": True})
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def respond(send: Send, status: int, headers: Headers, body: bytes, request: str) -> None:

@@ -15,7 +15,11 @@ from penstock.engine.pattern import compile_pattern
 from penstock.errors import InvalidArgument
 from penstock.limits import OFFSET_MAX
 from penstock.message import Message
-from penstock.server.http.route import LOG, NAMESPACE, WAIT, Call, Query, Route
+from penstock.server.http import arrow
+from penstock.server.http.problem import Refusal
+from penstock.server.http.route import LOG, NAMESPACE, WAIT, Call, Plain, Query, Route
+
+ARROW: Final = wire.ARROW.encode()
 
 #: A page is read in steps, so that its bytes are counted before there are too many of them: so many messages at first, then four times as many.
 STEP_FIRST: Final = 16
@@ -180,9 +184,21 @@ async def patient_page(call: Call, log: Handle) -> tuple[list[Run], int, int]:
 
 
 async def read(call: Call) -> Any:
+    if ARROW in call.accept:
+        return await _read_arrow(call)
     runs, following, missed = await patient_page(call, await call.log())
     rows = [row_of(one, call.packed) for one in messages_of(runs)]
     return wire.PageReply(messages=rows, next=following, missed=missed)
+
+
+async def _read_arrow(call: Call) -> Plain:
+    if not arrow.is_there():
+        raise Refusal(
+            406, "not_acceptable", 'Arrow streams need pyarrow on the server: pip install "penstock[spark]"; or accept application/json'
+        )  # fmt: skip
+    runs, following, missed = await patient_page(call, await call.log())
+    headers = (("penstock-next", str(following)), ("penstock-missed", str(missed)))
+    return Plain(arrow.stream_of(runs), wire.ARROW, headers=headers)
 
 
 async def watch(call: Call) -> wire.Was:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
@@ -61,7 +61,7 @@ class Plain(NamedTuple):
 class Events(NamedTuple):
     """An answer that goes on: server-sent events, one after another."""
 
-    events: AsyncIterator[bytes]
+    events: AsyncGenerator[bytes, None]
 
 
 class Call:
@@ -152,13 +152,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         return (*self.query, LOG_NUMBER) if self.about_a_log else self.query
 
 
-def queries(route: Route, given: bytes) -> dict[str, Any]:
-    """The parameters of a request, each of its kind. What the route does not know is refused, so that a misspelt one is noticed."""
-    known = {one.name: one for one in route.all_queries()}
-    return parsed(known, given)
-
-
 def parsed(known: dict[str, Query], given: bytes) -> dict[str, Any]:
+    """The parameters of a request, each of its kind. What the route does not know is refused, so that a misspelt one is noticed."""
     found = {name: one.default for name, one in known.items()}
     if not given:
         return found

@@ -1,0 +1,308 @@
+"""How fast is the server, beside a bare route of the framework it is made with, and beside the disk?
+
+The server is `penstock serve` as a user starts it, in a process of its own, with a key; messages have 100 bytes, and every publish and every ack is synced before it is answered. The load comes from this process, over
+connections of the loopback (see `load`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+from typing import Any, Final
+
+import jwt
+import msgspec
+import uvloop
+
+from benchmarks import load
+from benchmarks.answer import Answer
+from benchmarks.bare import PATH as BARE
+from benchmarks.load import Load, percentile, repeated, request
+from benchmarks.rounds import contest
+from benchmarks.session import Question, Session, main
+
+CONNECTIONS: Final = 64
+PAYLOAD: Final = b"x" * 100
+BATCH: Final = 100
+
+#: Requests of a round, over all connections.
+SINGLES: Final = 12_800
+BATCHES: Final = 1_280
+
+#: The rate of the end-to-end question, and for how long.
+RATE: Final = 1000
+SECONDS: Final = 10
+
+SECRET: Final = secrets.token_urlsafe(48)
+LOGS: Final = "/v1/namespaces/default/logs"
+
+_ONE: Final = msgspec.json.encode({"messages": [base64.b64encode(PAYLOAD).decode()]})
+_ANSWER: Final = msgspec.json.encode({"ids": [1 << 60], "ids_str": [str(1 << 60)]})
+
+
+def token() -> str:
+    claims = {
+        "exp": int(time.time()) + 3600,
+        "namespaces": ["*"],
+        "permissions": ["publish", "consume", "admin"],
+    }
+    return jwt.encode(claims, SECRET, algorithm="HS256")
+
+
+TOKEN: Final = token()
+
+
+class Server:
+    """A process that listens."""
+
+    def __init__(self, command: list[str]) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        command = [part.replace("{port}", str(self.port)) for part in command]
+        self.process = subprocess.Popen(
+            command, env={**os.environ, "PENSTOCK_JWT_SECRET": SECRET, "PENSTOCK_LOG_LEVEL": "warn"}
+        )
+        self._wait()
+
+    def _wait(self) -> None:
+        until = time.monotonic() + 30
+        while True:
+            try:
+                with socket.create_connection(("127.0.0.1", self.port), 1) as connection:
+                    connection.sendall(b"GET /ready HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+                    if b" 503 " not in connection.recv(100):
+                        return
+            except OSError:
+                if self.process.poll() is not None or time.monotonic() > until:
+                    raise
+            time.sleep(0.05)
+
+    def load(self, connections: int, following: load.Next, rate: float | None = None) -> Load:
+        return uvloop.run(load.run("127.0.0.1", self.port, connections, following, rate))
+
+    def stop(self) -> None:
+        self.process.terminate()
+        self.process.wait()
+
+
+@contextmanager
+def ours(path: Path) -> Iterator[Server]:
+    """`penstock serve` over a directory, with a queue."""
+    command = "from penstock.cli import main; main()"
+    arguments = ["serve", "--data-dir", str(path), "--host", "127.0.0.1", "--port", "{port}"]
+    server = Server([sys.executable, "-c", command, *arguments])
+    try:
+        declare = request("PUT", "/v1/namespaces/default/queues/orders", TOKEN, b"{}")
+        server.load(1, repeated(declare, 1))
+        yield server
+    finally:
+        server.stop()
+
+
+@contextmanager
+def bare() -> Iterator[Server]:
+    server = Server([sys.executable, "-m", "benchmarks.bare", "{port}", _ANSWER.decode()])
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+def sync_s(path: Path) -> float:
+    """What the disk takes to write and sync the bytes of a commit, in the median."""
+    taken = []
+    with (path / "sync").open("wb", buffering=0) as file:
+        for _ in range(300):
+            begun = time.perf_counter()
+            file.write(b"x" * 400)
+            os.fdatasync(file.fileno())
+            taken.append(time.perf_counter() - begun)
+    return median(taken)
+
+
+# --- publishing ---
+
+
+def publishing(session: Session) -> Iterator[Answer]:
+    """Durable publishes over 64 connections, one by one and in batches."""
+    rounds = session.rounds
+    many = msgspec.json.encode({"messages": [base64.b64encode(PAYLOAD).decode()] * BATCH})
+    path = session.place("data")
+    singles, batches = session.work(SINGLES), session.work(BATCHES)
+    loads: list[Load] = []
+    with ours(path) as server, bare() as other:
+        one = request("POST", f"{LOGS}/orders/messages", TOKEN, _ONE)
+        hundred = request("POST", f"{LOGS}/orders/messages", TOKEN, many)
+        nothing = request("POST", BARE, TOKEN, _ONE)
+
+        def published() -> float:
+            loads.append(server.load(CONNECTIONS, repeated(one, singles // CONNECTIONS)))
+            return loads[-1].rate
+
+        played = contest(
+            [
+                published,
+                lambda: other.load(CONNECTIONS, repeated(nothing, singles // CONNECTIONS)).rate,
+                lambda: BATCH * server.load(CONNECTIONS, repeated(hundred, batches // CONNECTIONS)).rate,
+            ],
+            rounds,
+        )
+        rate = played.ours / 2
+        calm = server.load(CONNECTIONS, repeated(one, session.work(SINGLES) // CONNECTIONS), rate)
+        sync = sync_s(session.place("disk"))
+    p99 = calm.percentile(0.99)
+    full = [1000 * median(found.percentile(share) for found in loads[1:]) for share in (0.5, 0.99)]
+    yield Answer(
+        name="singles", question=f"durable publishes, one by one, {CONNECTIONS} connections", unit="messages/s", ours=played.ours,
+        baseline=played.baseline(), against="a bare Litestar route behind the same token check", ratio=played.ratio(), target=0.5, how=played.how,
+    )  # fmt: skip
+    yield Answer(
+        name="singles-p99", question="the same at half that rate: how long one takes, p99", unit="s", ours=p99, baseline=sync,
+        against="one sync of the disk", ratio=p99 / sync, wanted="at most", target=20,
+        how=f"{rate:,.0f} a second, from when it was due; p50 {1000 * calm.percentile(0.5):.2f} ms. At the full rate {CONNECTIONS} connections wait for one another: p50 {full[0]:.1f} ms, p99 {full[1]:.1f} ms",
+    )  # fmt: skip
+    yield Answer(
+        name="batches", question=f"in batches of {BATCH}", unit="messages/s", ours=played.baseline(2), baseline=played.ours,
+        against="one by one", ratio=median(a / b for a, b in zip(played.rates[2], played.rates[0], strict=True)), target=15, how=played.how,
+    )  # fmt: skip
+
+
+# --- receiving ---
+
+
+def receiving(session: Session) -> Iterator[Answer]:
+    """Receive and ack, one by one and in batches."""
+    path = session.place("data")
+    batches, singles = session.work(BATCHES), session.work(SINGLES) // 4
+    many = msgspec.json.encode({"messages": [base64.b64encode(PAYLOAD).decode()] * BATCH})
+    with ours(path) as server:
+        fill = request("POST", f"{LOGS}/orders/messages", TOKEN, many)
+        one = request("POST", f"{LOGS}/orders/messages", TOKEN, _ONE)
+
+        def consumed(count: int, requests: int) -> float:
+            amount = requests * count
+            server.load(8, repeated(fill, -(-amount // BATCH // 8) + 1))
+            found = server.load(CONNECTIONS, consuming(count, requests // CONNECTIONS))
+            return len(found.latencies) / 2 * count / found.seconds
+
+        played = contest(
+            [
+                lambda: consumed(BATCH, batches),
+                lambda: server.load(CONNECTIONS, repeated(one, singles // CONNECTIONS)).rate,
+                lambda: consumed(1, singles),
+            ],
+            session.rounds,
+        )
+    yield Answer(
+        name="receive", question=f"receive and ack in batches of {BATCH}", unit="messages/s", ours=played.ours, baseline=played.baseline(),
+        against="durable publishes one by one", ratio=played.ratio(), target=10,
+        how=f"{played.how}; one by one {played.baseline(2):,.0f}/s",
+    )  # fmt: skip
+
+
+def consuming(count: int, each: int) -> load.Next:
+    """Take so many messages, and acknowledge them; so often on each connection."""
+    kind = "application/msgpack"
+    lease = request(
+        "POST", f"{LOGS}/orders/groups/default/lease", TOKEN, msgspec.msgpack.encode({"count": count}), kind
+    )
+    left: dict[int, int] = {}
+
+    def following(number: int, answered: bytes) -> bytes | None:
+        if answered:
+            found = msgspec.msgpack.decode(answered)
+            offsets = [one["offset"] for one in found["deliveries"]]
+            body = {"group": "default", "offsets": offsets, "numbers": [found["number"]] * len(offsets)}
+            return request("POST", f"{LOGS}/orders/settle", TOKEN, msgspec.msgpack.encode(body), kind)
+        left[number] = left.get(number, each) - 1
+        return lease if left[number] >= 0 else None
+
+    return following
+
+
+# --- end to end ---
+
+
+def end_to_end(session: Session) -> Iterator[Answer]:
+    """A message every millisecond: from the publisher's hand to the consumer's."""
+    path = session.place("data")
+    with ours(path) as server:
+        latencies = uvloop.run(_paced(server, session.work(RATE * SECONDS)))
+        around = uvloop.run(_round_trip())
+        sync = sync_s(session.place("disk"))
+    floor = around + sync
+    for share, target in ((0.5, 6), (0.99, 10)):
+        found = percentile(latencies, share)
+        yield Answer(
+            name=f"end-to-end-p{share * 100:.0f}", question=f"publish to receive at {RATE:,} messages/s, p{share * 100:.0f}", unit="s", ours=found,
+            baseline=floor, against="a loopback TCP round trip and one sync", ratio=found / floor, wanted="at most", target=target,
+            how=f"{len(latencies):,} messages; round trip {1e6 * around:.0f} µs, sync {1e6 * sync:.0f} µs",
+        )  # fmt: skip
+
+
+async def _paced(server: Server, count: int) -> list[float]:
+    """Latencies of messages that are published at a steady rate, with the time in them, and received by a long poll."""
+    from penstock import aio
+
+    url = f"http://127.0.0.1:{server.port}"
+    latencies: list[float] = []
+    async with aio.connect(url, token=TOKEN) as sending, aio.connect(url, token=TOKEN) as receiving:
+        queue, other = await sending.queue("paced"), await receiving.queue("paced")
+        publishes: set[asyncio.Task[Any]] = set()
+
+        async def receive() -> None:
+            while len(latencies) < count:
+                found = await other.receive_many(BATCH, timeout=10)
+                now = time.perf_counter()
+                latencies.extend(now - float(one.payload) for one in found)
+                await other.ack_many(found)
+
+        consumer = asyncio.create_task(receive())
+        begun = time.perf_counter()
+        for number in range(count):
+            await asyncio.sleep(max(0, begun + number / RATE - time.perf_counter()))
+            publishes.add(asyncio.create_task(queue.publish(b"%.9f" % time.perf_counter())))
+        await asyncio.gather(*publishes)
+        await consumer
+    return latencies[count // 10 :]
+
+
+async def _round_trip() -> float:
+    """A hundred bytes there and back over the loopback, in the median."""
+
+    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while data := await reader.read(1000):
+            writer.write(data)
+        writer.close()
+
+    listening = await asyncio.start_server(echo, "127.0.0.1", 0)
+    reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname()[:2])
+    taken = []
+    for _ in range(2000):
+        begun = time.perf_counter()
+        writer.write(PAYLOAD)
+        await reader.readexactly(len(PAYLOAD))
+        taken.append(time.perf_counter() - begun)
+    writer.close()
+    listening.close()
+    return median(taken)
+
+
+QUESTIONS: Final[dict[str, Question]] = {
+    "publish": publishing,
+    "receive": receiving,
+    "end-to-end": end_to_end,
+}
+
+if __name__ == "__main__":
+    sys.exit(main("server", "The server over HTTP, 100-byte messages", QUESTIONS))

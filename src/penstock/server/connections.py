@@ -1,0 +1,338 @@
+"""Who may connect, for how long, and how much a connection may take: what uvicorn leaves to a proxy in front of it.
+
+Theory of operation
+-------------------
+uvicorn closes connections that are idle between requests, and pauses those that send more than is read. It counts no connections by
+address, has no bound on the head of a request (httptools keeps all of it), and waits for ever for one that never ends: a few thousand clients that
+send a byte a minute would take every connection there is. So its protocol class is subclassed (`Guard`), once for each parser:
+
+- `Door` counts connections, in all and by address (of IPv6 by its /64, which is what one customer has), and refuses the one too many with a
+  short answer, before a parser is made busy with it.
+- `Guard.data_received` counts the bytes of a head or a body that is not whole yet. One that is never whole is refused when it is above its bound,
+  and nobody has seen it.
+- Time is looked at once a second, for all connections together (`Door.sweep`): a request that comes and goes within a second costs no timer.
+  What a connection is doing (`Stage`) and for which request is compared with the second before. A head must be there within a time; a body may
+  take a time and one second more for every so many bytes, so a client that sends a byte a second is cut, and a slow line is not; an answer that
+  nobody takes is given up.
+
+Whoever is refused hears why: an answer is written, our side of the connection is closed, and what still comes is thrown away for a
+moment, because a connection that is closed with unread bytes is reset, and the reset overtakes the answer.
+
+What always holds: a connection that was counted is uncounted when it is lost, and only then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import re
+from collections.abc import Collection
+from enum import Enum
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+if TYPE_CHECKING:
+    from uvicorn.protocols.http.h11_impl import H11Protocol as _Protocol
+else:
+    _Protocol = object
+
+#: How long somebody who was refused may take to read why.
+LINGER_S: Final = 2.0
+
+#: So many at once; those beyond are closed at once: a refusal must be cheaper than what is refused.
+LINGERING_MAX: Final = 256
+
+#: A body that comes more slowly than that has its time cut short.
+BODY_BYTES_PER_S: Final = 16 << 10
+
+#: An answer of which nothing is taken for so long is given up.
+STALLED_S: Final = 30.0
+
+#: Chunks have their lengths with them. A body may be larger by so much on the line, and by a quarter of itself.
+FRAMING_BYTES: Final = 64 << 10
+
+_END_OF_HEAD: Final = b"\r\n\r\n"
+_UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
+_IPV6_NETWORK_BYTES: Final = 8
+
+
+class Bound(msgspec.Struct, frozen=True, kw_only=True):
+    """What connections may take. See `settings` for what is usual."""
+
+    connections: int
+    connections_per_address: int
+    head_bytes: int
+    body_bytes: int
+    head_s: float
+    body_s: float
+    idle_s: float
+
+    @property
+    def body_bytes_on_the_line(self) -> int:
+        return self.body_bytes + self.body_bytes // 4 + FRAMING_BYTES
+
+
+class Refusal(Enum):
+    """Why a connection is refused or cut, and the answer for it, made once."""
+
+    # fmt: off
+    CROWDED = 503, "Service Unavailable", "too_many_connections", "the server has all the connections that it takes; try again soon"
+    GREEDY = 503, "Service Unavailable", "too_many_connections", "your address has all the connections that one may have; close some, or use those you have"
+    STARTING = 503, "Service Unavailable", "starting", "the server is starting; try again soon"
+    STOPPING = 503, "Service Unavailable", "broker_closed", "the server is stopping; try again once it is back"
+    LARGE_HEAD = 431, "Request Header Fields Too Large", "headers_too_large", "the head of the request is larger than this server takes; send fewer or shorter headers"
+    LARGE_BODY = 413, "Content Too Large", "body_too_large", "the body of the request is larger than this server takes; make it several requests"
+    SLOW = 408, "Request Timeout", "request_timeout", "the request did not arrive in time; send it faster, or in smaller parts"
+    GARBLED = 400, "Bad Request", "invalid_argument", "this is not HTTP/1.1"
+    # fmt: on
+
+    def __init__(self, status: int, title: str, code: str, detail: str) -> None:
+        again = status in {408, 503}
+        problem = {
+            "type": f"https://penstock.dev/errors/{code}",
+            "title": title,
+            "status": status,
+            "detail": detail,
+        }
+        self.body = msgspec.json.encode({**problem, "code": code, "retryable": again})
+        self.status = status
+        self.headers = [
+            ("content-type", "application/problem+json"),
+            ("content-length", str(len(self.body))),
+            *([("retry-after", "1")] if again else []),
+            ("connection", "close"),
+        ]
+        head = [f"HTTP/1.1 {status} {title}", *(f"{name}: {value}" for name, value in self.headers), "", ""]
+        self.answer = "\r\n".join(head).encode() + self.body
+
+
+class Stage(Enum):
+    """What a connection is doing, as far as somebody must be hurried."""
+
+    FRESH = "nothing has come yet"
+    HEAD = "the head of a request is on its way"
+    BODY = "the body of a request is on its way"
+    REST = "the body of a request that is answered is still coming"
+    STALLED = "the answer is not being read"
+    FINE = "nobody waits for the client"
+
+
+class Door:
+    """Counts those inside, and looks after them."""
+
+    def __init__(self, bound: Bound) -> None:
+        self.bound = bound
+        self.stopping = False
+        self.inside = 0
+        self.empty = asyncio.Event()
+        self.empty.set()
+        self.refused: dict[Refusal, int] = dict.fromkeys(Refusal, 0)  # how often, for the metrics
+        self._by_address: dict[str | bytes, int] = {}
+        self._lingering: dict[asyncio.Transport, float] = {}
+
+    def enter(self, address: str | bytes) -> Refusal | None:
+        """Count a connection, or say why it may not come in."""
+        here = self._by_address.get(address, 0)
+        if self.stopping:
+            return Refusal.STOPPING
+        if self.inside >= self.bound.connections:
+            return Refusal.CROWDED
+        if here >= self.bound.connections_per_address:
+            return Refusal.GREEDY
+        self._by_address[address] = here + 1
+        self.inside += 1
+        self.empty.clear()
+        return None
+
+    def leave(self, address: str | bytes) -> None:
+        """One that came in is gone."""
+        self.inside -= 1
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+        if not self.inside:
+            self.empty.set()
+
+    def turn_away(self, transport: asyncio.Transport, why: Refusal, now_s: float) -> None:
+        """Answer, and close once that can have been read."""
+        self.refused[why] += 1
+        transport.write(why.answer)
+        if len(self._lingering) >= LINGERING_MAX or not transport.can_write_eof():
+            transport.close()
+        else:
+            transport.write_eof()
+            transport.resume_reading()
+            self._lingering[transport] = now_s
+
+    def gone(self, transport: asyncio.Transport) -> None:
+        self._lingering.pop(transport, None)
+
+    def sweep(self, connections: Collection[Any], now_s: float) -> None:
+        """Look at everybody, once a second."""
+        for transport, since_s in list(self._lingering.items()):
+            if now_s - since_s >= LINGER_S:
+                transport.abort()
+        for connection in list(connections):
+            connection.hurry(now_s)
+
+    def close(self) -> None:
+        for transport in list(self._lingering):
+            transport.abort()
+
+
+class Guard(_Protocol):
+    """A connection with bounds; the rest is uvicorn's."""
+
+    door: Door
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self._address: str | bytes | None = None  # under which it was counted
+        self._turned_away = False
+        self._received = 0  # bytes of a head or body that is not whole
+        self._in_body = False
+        self._tail = b""  # the end of what has come of such a head
+        self._stage = Stage.FRESH
+        self._request: object = None  # the one for which it is in that stage
+        self._since_s = 0.0
+        self._unsent = 0
+
+    # --- coming and going ---
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        address = address_of(transport)
+        refusal = self.door.enter(address)
+        if refusal is not None:
+            self.transport = transport
+            self.turn_away(refusal)
+            return
+        self._address = address
+        self._since_s = self.loop.time()
+        super().connection_made(transport)
+
+    def connection_lost(self, error: Exception | None) -> None:
+        self.door.gone(self.transport)
+        if self._address is not None:
+            self.door.leave(self._address)
+            self._address = None
+            super().connection_lost(error)
+
+    def turn_away(self, why: Refusal) -> None:
+        """Answer that, if no other answer has begun, and end the connection."""
+        self._turned_away = True
+        self._unset_keepalive_if_required()
+        cycle = self.cycle
+        busy = cycle is not None and not cycle.response_complete
+        if busy:
+            cycle.disconnected = True  # what the application answers now, nobody hears
+            cycle.message_event.set()
+        self.connections.discard(self)
+        if busy and (cycle.response_started or not cycle.more_body):
+            self.transport.abort()  # in the middle of an answer, or before that of an earlier request
+        else:
+            self.door.turn_away(self.transport, why, self.loop.time())
+
+    # --- bytes ---
+
+    def data_received(self, data: bytes) -> None:
+        if self._turned_away:
+            return
+        bound, in_body = self.door.bound, self._in_body
+        if not in_body and self._received + len(data) > bound.head_bytes:
+            head = self._tail + data[: bound.head_bytes - self._received]
+            if _END_OF_HEAD not in head:
+                self.turn_away(Refusal.LARGE_HEAD)
+                return
+        if not in_body and b"pgrade:" in data:
+            data = _without_upgrade(data)
+        before = self.cycle
+        super().data_received(data)
+        cycle = self.cycle
+        if cycle is not before:  # a head is whole, and usually all of the request
+            self._received = 0
+            self._in_body = cycle.more_body
+            return
+        self._received += len(data)
+        if not in_body:
+            self._tail = data[1 - len(_END_OF_HEAD) :]
+        elif not cycle.more_body:
+            self._received, self._in_body = 0, False
+        elif self._received > bound.body_bytes_on_the_line:
+            self.turn_away(Refusal.LARGE_BODY)
+
+    def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn says no more than ours
+        self.turn_away(Refusal.GARBLED)
+
+    def _unsupported_upgrade_warning(self) -> None:
+        # One that came in pieces. It is served, but httptools does not parse what comes behind it.
+        if self.cycle is not None:
+            self.cycle.keep_alive = False
+
+    # --- time ---
+
+    def hurry(self, now_s: float) -> None:
+        """Look how long it has been at what it is doing."""
+        if self._turned_away:
+            return
+        stage = self._stage_now()
+        unsent = self.transport.get_write_buffer_size() if stage is Stage.STALLED else 0
+        if stage is not self._stage or self.cycle is not self._request or unsent < self._unsent:
+            self._stage, self._request, self._since_s = stage, self.cycle, now_s
+        self._unsent = unsent
+        passed_s = now_s - self._since_s
+        bound = self.door.bound
+        if stage is Stage.FRESH and passed_s >= bound.idle_s:
+            self.transport.close()
+        elif (stage is Stage.REST and passed_s >= LINGER_S) or (
+            stage is Stage.STALLED and passed_s >= STALLED_S
+        ):
+            self.transport.abort()
+        elif (stage is Stage.HEAD and passed_s >= bound.head_s) or (
+            stage is Stage.BODY and passed_s >= bound.body_s + self._received / BODY_BYTES_PER_S
+        ):
+            self.turn_away(Refusal.SLOW)
+
+    def _stage_now(self) -> Stage:
+        cycle = self.cycle
+        if self.flow.write_paused:
+            return Stage.STALLED
+        if self._in_body and not cycle.more_body:  # uvicorn has taken the rest meanwhile
+            self._in_body, self._received = False, 0
+        if self._in_body:
+            if cycle.response_complete:
+                return Stage.REST
+            return Stage.FINE if self.flow.read_paused else Stage.BODY
+        if cycle is None or cycle.response_complete:
+            if self._received:
+                return Stage.HEAD
+            return Stage.FRESH if cycle is None else Stage.FINE  # uvicorn has a timer between requests
+        return Stage.FINE
+
+
+def _without_upgrade(data: bytes) -> bytes:
+    """A head that asks for no other protocol. Java's client asks for HTTP/2 by itself, and httptools then takes the body for that."""
+    head, end, rest = data.partition(_END_OF_HEAD)
+    return _UPGRADE.sub(b"\r\nx-upgrade:", head) + end + rest
+
+
+def protocol(door: Door) -> type[asyncio.Protocol]:
+    """uvicorn's protocol, guarded. httptools parses in C: a request takes a quarter of the time that h11 takes for it."""
+    try:
+        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
+    except ImportError:
+        from uvicorn.protocols.http.h11_impl import H11Protocol as Base  # type: ignore[assignment]
+    return type("Connection", (Guard, Base), {"door": door})
+
+
+def address_of(transport: asyncio.BaseTransport) -> str | bytes:
+    """By what a client is counted: its IPv4 address, or the network of its IPv6 one."""
+    peer = transport.get_extra_info("peername")
+    host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    return str(address.ipv4_mapped) if address.ipv4_mapped else address.packed[:_IPV6_NETWORK_BYTES]

@@ -1,0 +1,157 @@
+"""Streams: messages and statistics as server-sent events.
+
+An event of a message has its offset as its id. Whoever comes back says the last one he has seen (`Last-Event-ID`, as browsers do by themselves) and gets what follows it. While there is nothing to say, a comment says that
+the stream lives. When the server stops, streams end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any, Final
+
+from penstock import wire
+from penstock.broker.contents import messages_of
+from penstock.broker.port import BrokerStats, Handle, QueueStats
+from penstock.clock import SECOND_US
+from penstock.errors import InvalidArgument, PenstockError
+from penstock.server.http.bodies import encode_json
+from penstock.server.http.logs import what_may_be_seen
+from penstock.server.http.messages import offset_of, page, row_of
+from penstock.server.http.route import LOG, NAMESPACE, Call, Events, Query, Route
+
+#: Statistics come no oftener, and no more seldom.
+INTERVAL_S_MIN: Final = 0.1
+INTERVAL_S_MAX: Final = 3600.0
+
+#: Queues and topics that are described at once, at the most: each is looked at under the broker's lock.
+LOGS_MAX: Final = 1000
+
+ALIVE: Final = b": alive\n\n"
+#: So long a browser waits before it comes back.
+RETRY: Final = b"retry: 1000\n\n"
+
+
+class StatsEvent(wire.Reply):
+    """What a namespace holds, and each of its queues and topics; `left_out` counts those that were too many."""
+
+    stats: BrokerStats
+    logs: list[QueueStats]
+    left_out: int
+
+
+# --- tails ---
+
+
+async def tail(call: Call) -> Events:
+    log = await call.log()
+    return Events(_messages(call, log, await _beginning(call, log)))
+
+
+async def _beginning(call: Call, log: Handle) -> int:
+    """Behind the last event that was seen; or where the query says; or at what comes next."""
+    seen = call.header(b"last-event-id")
+    if seen:
+        if not seen.isascii() or not seen.isdigit() or len(seen) > 19:
+            raise InvalidArgument(f"Last-Event-ID is {seen[:40]!r}; give the id of an event of this stream")
+        return offset_of(int(seen) + 1)
+    offset, start = call.query["offset"], call.query["start"]
+    if offset is not None:
+        if start is not None:
+            raise InvalidArgument("both offset and start are given; give one of them")
+        return offset_of(offset)
+    if start not in {None, "earliest", "latest"}:
+        raise InvalidArgument(f"start is {start[:40]!r}; give earliest or latest")
+    return await call.port.locate(log, start or "latest").get()
+
+
+async def _messages(call: Call, log: Handle, offset: int) -> AsyncGenerator[bytes, None]:
+    bounds = call.front.bounds
+    yield RETRY
+    waited = False
+    while not call.front.stopping:
+        runs, offset, missed = await page(call, log, offset, bounds.page_messages)
+        if missed:
+            yield b'event: missed\ndata: {"missed":%d}\n\n' % missed
+        for message in messages_of(runs):
+            data = encode_json(row_of(message, packed=False))
+            yield b"id: %d\ndata: %s\n\n" % (message.offset or 0, data)
+        if waited and not runs:
+            yield ALIVE
+        waited = not runs
+        if waited:
+            ticket = call.port.watch(log, offset, wait_us=round(bounds.heartbeat_s * SECOND_US))
+            await call.front.outcome(ticket, call.receive)
+
+
+# --- statistics ---
+
+
+async def stats(call: Call) -> Events:
+    interval_s = call.query["interval"]
+    if not INTERVAL_S_MIN <= interval_s <= INTERVAL_S_MAX:
+        raise InvalidArgument(
+            f"interval is {interval_s:g}; give from {INTERVAL_S_MIN:g} to {INTERVAL_S_MAX:g} seconds"
+        )
+    await call.port.stats(call.namespace).get()  # refused now, if at all
+    return Events(_statistics(call, interval_s))
+
+
+async def _statistics(call: Call, interval_s: float) -> AsyncGenerator[bytes, None]:
+    yield RETRY
+    while not call.front.stopping:
+        yield b"event: stats\ndata: %s\n\n" % encode_json(await _described(call))
+        for _ in range(int(interval_s // call.front.bounds.heartbeat_s)):
+            await call.front.outcome(_Pause(call.front.bounds.heartbeat_s), call.receive)
+            if call.front.stopping:
+                return
+            yield ALIVE
+        await call.front.outcome(_Pause(interval_s % call.front.bounds.heartbeat_s), call.receive)
+
+
+async def _described(call: Call) -> StatsEvent:
+    names = await call.port.names(call.namespace, "queue").get()
+    names += await call.port.names(call.namespace, "topic").get()
+    logs: list[QueueStats] = []
+    for name in names[:LOGS_MAX]:
+        log = await call.front.found(call.namespace, name)
+        if log is not None:
+            try:
+                logs.append(await call.port.describe(log).get())
+            except PenstockError:  # deleted just now
+                continue
+        await asyncio.sleep(0)  # others are to run meanwhile
+    found = what_may_be_seen(call, await call.port.stats(call.namespace).get())
+    return StatsEvent(stats=found, logs=logs, left_out=max(0, len(names) - LOGS_MAX))
+
+
+class _Pause:
+    """A ticket of time that passes."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds = seconds
+
+    def wait(self) -> None:
+        raise NotImplementedError
+
+    async def get(self) -> Any:
+        await asyncio.sleep(self._seconds)
+
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        method="GET", path=LOG + "/tail", summary="Messages as they come, as server-sent events", permission=("consume",), handler=tail,
+        query=(
+            Query("offset", int, "the first offset that is wanted"),
+            Query("start", str, "earliest, or latest (if nothing is given): what is published from now on"),
+        ),
+        answer=str, media=(wire.EVENTS,), answer_example='id: 11\ndata: {"id":412390178816270336,"offset":11,…}\n\n',
+        note="The id of an event is the message's offset; `Last-Event-ID` resumes behind it. An event `missed` says how many messages were "
+        "dropped before they were read, an event `problem` what ended the stream.",
+    ),
+    Route(
+        method="GET", path=NAMESPACE + "/stats/stream", summary="What a namespace and each of its queues and topics hold, again and again",
+        permission=("consume",), handler=stats, query=(Query("interval", float, "seconds from one event to the next", 1.0),), answer=str,
+        media=(wire.EVENTS,), answer_example='event: stats\ndata: {"stats":{"queues":2,…},"logs":[…],"left_out":0}\n\n',
+    ),
+)  # fmt: skip

@@ -1,0 +1,442 @@
+"""The configuration of `penstock serve`: what can be chosen, where it is chosen, and what is in force.
+
+Theory of operation
+-------------------
+A setting is a row of `PANELS`, and a field of `Settings` of the same name. From the row follow its flag (`--http-addr`), its variable
+(`PENSTOCK_HTTP_ADDR`), its key in a TOML file (`http_addr`, or `addr` in a table `[http]`), its line in `penstock config` and in the reference.
+
+Sources, the first that has a value wins: flags, the environment, the file `.env` of the working directory, a TOML file, the default. An empty
+variable is one that is not set, as Compose files write it. What a value came from is kept with it (`Settings.sources`), and an error names it.
+
+A name that nobody knows is a mistake that would otherwise be found at night: in our own TOML file it is an error; a variable `PENSTOCK_…` only gives a
+warning, because others set such variables, too (Kubernetes makes `PENSTOCK_SERVICE_HOST` for a service of that name). Both say which name is near.
+
+Secrets have no flag, because everybody on a machine sees the flags of a process. Each may be given as a file instead (`PENSTOCK_JWT_SECRET_FILE`), and
+none is ever printed.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import tomllib
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from penstock import limits
+from penstock.errors import InvalidArgument
+from penstock.policy import Policy
+from penstock.server import dotenv, quantity
+from penstock.server.quantity import Address
+
+PREFIX: Final = "PENSTOCK_"
+DOTENV: Final = Path(".env")
+TOML: Final = Path("penstock.toml")
+HIDDEN: Final = "***"
+
+#: Variables of other commands and of the tests: known, and no settings of the server.
+OTHER_VARIABLES: Final = frozenset(
+    f"{PREFIX}{name}"
+    for name in "URL TOKEN NAMESPACE JWT_PRIVATE_KEY JWT_PRIVATE_KEY_FILE FAULT_ROUNDS".split()
+)
+
+#: A configuration that is longer than that is something else.
+FILE_BYTES_MAX: Final = 1 << 20
+
+_BODY_BYTES_MAX: Final = 1 << 30
+_NODE_MAX: Final = (1 << limits.ID_NODE_BITS) - 1
+
+
+class Setting(NamedTuple):
+    """One thing that can be chosen."""
+
+    name: str
+    parse: Callable[[Any], Any]
+    default: Any
+    help: str
+    secret: bool = False
+    awaits: str | None = None  # the part that will heed it, if that is not built yet
+
+    @property
+    def variable(self) -> str:
+        return PREFIX + self.name.upper()
+
+    @property
+    def flag(self) -> str:
+        return "--" + self.name.replace("_", "-")
+
+    @property
+    def is_switch(self) -> bool:
+        return self.parse is quantity.flag
+
+
+def _path(given: Any) -> Path:
+    if "\0" in str(given):
+        raise ValueError("give the name of a file or directory")
+    return Path(str(given)).expanduser()
+
+
+def _quotas(given: Any) -> str:
+    """As text; whoever applies them reads it. A TOML table is the same text in another dress."""
+    if isinstance(given, Mapping):
+        return ",".join(f"{name}:{limit}" for name, limit in given.items())
+    return str(given).strip()
+
+
+_optional = quantity.or_nothing
+
+# A row is a line.
+# fmt: off
+PANELS: Final[dict[str, tuple[Setting, ...]]] = {
+    "Storage": (
+        Setting("storage", quantity.choice("disk", "memory", "shards"), "disk", "disk, or memory: everything is forgotten at the end"),
+        Setting("data_dir", _path, Path("data"), "the directory of the journal; made if it is not there"),
+        Setting("durability", quantity.choice("commit", "interval", "os"), "commit", "what a publish waits for: commit (synced), interval, os"),
+        Setting("commit_interval_ms", quantity.number(0, limits.COMMIT_INTERVAL_MS_MAX), limits.COMMIT_INTERVAL_MS, "with durability interval: how often is synced"),
+        Setting("node_id", quantity.count(0, _NODE_MAX), 0, f"0 to {_NODE_MAX}, part of every id: servers with different ones never make the same id"),
+        Setting("trace", quantity.flag, True, "keep timelines of recent messages"),
+    ),
+    "Queues, where they do not say it themselves": (
+        Setting("default_ttl", _optional(quantity.seconds), None, "how long a message lives"),
+        Setting("max_message_size", quantity.size_bytes(1, limits.MESSAGE_BYTES_MAX), limits.MESSAGE_BYTES_DEFAULT, "the largest payload"),
+        Setting("max_queue_depth", _optional(quantity.count(1)), None, "messages not settled, above which a publish is refused"),
+        Setting("max_retries", _optional(quantity.count(0, limits.ATTEMPTS_MAX - 1)), 2, "attempts after the first one, before a message is a dead letter"),
+    ),
+    "Network": (
+        Setting("http_addr", quantity.address, Address("127.0.0.1", 8080), "where HTTP is served; port 0: any that is free"),
+        Setting("listen_addr", quantity.address, Address("127.0.0.1", 5672), "where AMQP is served", awaits="AMQP"),
+        Setting("tls_cert", _path, None, "the certificate and its chain, in PEM; read again on SIGHUP"),
+        Setting("tls_key", _path, None, "its private key, in PEM"),
+        Setting("tls_self_signed", quantity.flag, False, "TLS with a certificate made now, to try (curl -k)"),
+        Setting("shutdown_timeout", quantity.seconds, 10.0, "how long requests may take to end after SIGTERM"),
+    ),
+    "Accounts": (
+        Setting("jwt_secret", quantity.text, None, "the secret that tokens are signed with (HS256)", secret=True),
+        Setting("jwt_public_key", quantity.text, None, "the public key of who signs tokens (RS256, ES256): PEM, or its file's name"),
+        Setting("jwt_jwks", _path, None, "a file of such keys (JWKS)"),
+        Setting("jwt_audience", quantity.text, None, "the audience that a token must name"),
+        Setting("jwt_issuer", quantity.text, None, "the issuer that a token must name"),
+        Setting("namespace_quotas", _quotas, "", "publishes a minute by namespace: tenant-a:1000,tenant-b:500"),
+    ),
+    "Limits": (
+        Setting("max_body_size", quantity.size_bytes(1024, _BODY_BYTES_MAX), 48 << 20, "the largest body of a request"),
+        Setting("max_header_size", quantity.size_bytes(1024, 1 << 20), 32 << 10, "the largest head of a request"),
+        Setting("max_connections", quantity.count(1, 1_000_000), 10_000, "open connections at once"),
+        Setting("max_connections_per_address", quantity.count(1, 1_000_000), 4000, "the same from one address (IPv6: one /64)"),
+        Setting("keep_alive", quantity.seconds, 75.0, "how long a connection may stand idle"),
+        Setting("header_timeout", quantity.seconds, 10.0, "how long the head of a request may take"),
+        Setting("body_timeout", quantity.seconds, 20.0, "how long a body may take, and a second more for every 16 KiB of it"),
+        Setting("max_wait", quantity.seconds, 50.0, "how long a long poll may wait"),
+        Setting("max_long_polls", quantity.count(1, 1_000_000), 10_000, "long polls that wait at once"),
+        Setting("max_long_polls_per_caller", quantity.count(1, 1_000_000), 2000, "the same of one caller"),
+    ),
+    "Observing": (
+        Setting("metrics", quantity.flag, True, "serve /metrics"),
+        Setting("log_level", quantity.choice("debug", "info", "warn", "warning", "error"), "info", "debug, info, warn or error"),
+        Setting("log_encoding", quantity.choice("auto", "json", "console"), "auto", "json or console; auto: console on a terminal, json elsewhere"),
+    ),
+    "Shards": (
+        Setting("database_urls", quantity.words, (), "PostgreSQL, one URL for each shard", secret=True, awaits="shards"),
+        Setting("redis_addrs", quantity.words, (), "Redis, HOST:PORT", awaits="shards"),
+        Setting("redis_password", quantity.text, None, "its password", secret=True, awaits="shards"),
+        Setting("wal_dir", _path, None, "the journal of what is not in PostgreSQL yet", awaits="shards"),
+        Setting("buffer_ttl", quantity.seconds, 60.0, "how long Redis keeps what it buffers", awaits="shards"),
+    ),
+}
+# fmt: on
+
+SETTINGS: Final = {row.name: row for rows in PANELS.values() for row in rows}
+
+
+class Source(NamedTuple):
+    """Where a value came from: which of the sources, and by what name it is found there."""
+
+    kind: str  # flag, environment, .env, file, default
+    place: str
+
+    def __str__(self) -> str:
+        return self.place or self.kind
+
+
+DEFAULT: Final = Source("default", "")
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """What is in force. Made by `load`; the fields are those of `SETTINGS`, in its order."""
+
+    storage: str
+    data_dir: Path
+    durability: str
+    commit_interval_ms: float
+    node_id: int
+    trace: bool
+    default_ttl: float | None
+    max_message_size: int
+    max_queue_depth: int | None
+    max_retries: int | None
+    http_addr: Address
+    listen_addr: Address
+    tls_cert: Path | None
+    tls_key: Path | None
+    tls_self_signed: bool
+    shutdown_timeout: float
+    jwt_secret: str | None
+    jwt_public_key: str | None
+    jwt_jwks: Path | None
+    jwt_audience: str | None
+    jwt_issuer: str | None
+    namespace_quotas: str
+    max_body_size: int
+    max_header_size: int
+    max_connections: int
+    max_connections_per_address: int
+    keep_alive: float
+    header_timeout: float
+    body_timeout: float
+    max_wait: float
+    max_long_polls: int
+    max_long_polls_per_caller: int
+    metrics: bool
+    log_level: str
+    log_encoding: str
+    database_urls: tuple[str, ...]
+    redis_addrs: tuple[str, ...]
+    redis_password: str | None
+    wal_dir: Path | None
+    buffer_ttl: float
+    sources: dict[str, Source]
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def has_key(self) -> bool:
+        """Whether callers must show a token."""
+        return bool(self.jwt_secret or self.jwt_public_key or self.jwt_jwks)
+
+    @property
+    def has_tls(self) -> bool:
+        return self.tls_self_signed or self.tls_cert is not None
+
+    @property
+    def policy(self) -> Policy:
+        """The policy of queues and topics that are made without one, and of what is left out in one."""
+        return Policy.of(
+            ttl=self.default_ttl,
+            max_message_bytes=self.max_message_size,
+            max_depth=self.max_queue_depth,
+            max_attempts=None if self.max_retries is None else self.max_retries + 1,
+        )
+
+    def shown(self, name: str) -> Any:
+        """A value as it may be printed: plain, and no secret."""
+        value = getattr(self, name)
+        if SETTINGS[name].secret and value:
+            return HIDDEN
+        if name == "jwt_public_key" and value and "\n" in value:
+            return value.strip().partition("\n")[0] + " …"  # somebody may have pasted the wrong half
+        return plain(value)
+
+
+def plain(value: Any) -> Any:
+    """A value of a setting as JSON and people have it."""
+    if isinstance(value, Address | Path):
+        return str(value)
+    return list(value) if isinstance(value, tuple) else value
+
+
+class Given(NamedTuple):
+    """A value of a source, not looked at yet."""
+
+    value: Any
+    source: Source
+
+
+Values = dict[str, Given]
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    environ: Mapping[str, str] | None = None,
+    dotenv_file: Path | None = None,
+    toml_file: Path | None = None,
+) -> Settings:
+    """The settings that these sources say together; a file that is None is not read.
+
+    `flags` are settings by name, those that were not given as None; `host` and `port` replace one half of `http_addr`.
+
+    >>> found = load({"port": 9000}, {"PENSTOCK_HTTP_ADDR": "127.0.0.1:8000"})
+    >>> str(found.http_addr), str(found.sources["http_addr"])
+    ('127.0.0.1:9000', '--port')
+    """
+    warnings: list[str] = []
+    given: Values = {}
+    if toml_file is not None:
+        given |= _from_toml(toml_file)
+    if dotenv_file is not None:
+        lines = dotenv.parse(_read(dotenv_file), str(dotenv_file))
+        places = {name: f"{dotenv_file}, line {line.number}" for name, line in lines.items()}
+        variables = {name: line.value for name, line in lines.items()}
+        given |= _from_variables(variables, ".env", places, warnings)
+    if environ:
+        given |= _from_variables(environ, "environment", {}, warnings)
+    flags = {name: value for name, value in (flags or {}).items() if value is not None}
+    halves: dict[str, Any] = {name: flags.pop(name) for name in ("host", "port") if name in flags}
+    given |= _from_flags(flags)
+
+    values = {name: row.default for name, row in SETTINGS.items()}
+    sources = dict.fromkeys(SETTINGS, DEFAULT)
+    for name, (value, source) in given.items():
+        values[name], sources[name] = _parsed(SETTINGS[name], value, source), source
+        if (part := SETTINGS[name].awaits) is not None:
+            warnings.append(f"{source} has no effect: {part} is not built yet")
+    if halves:
+        _replace_halves(values, sources, halves)
+    found = Settings(**values, sources=sources, warnings=tuple(warnings))
+    _require_sense(found)
+    return found
+
+
+def load_here(flags: Mapping[str, Any] | None = None, toml_file: Path | None = None) -> Settings:
+    """The same from the environment of this process and the files of its working directory."""
+    if toml_file is None and TOML.is_file():
+        toml_file = TOML
+    return load(flags, os.environ, DOTENV if DOTENV.is_file() else None, toml_file)
+
+
+def _row(name: str) -> Setting:
+    if name not in SETTINGS:
+        raise InvalidArgument(f"there is no setting {name!r}{_nearest(name, SETTINGS)}")
+    return SETTINGS[name]
+
+
+def _nearest(name: str, known: Any) -> str:
+    near = difflib.get_close_matches(name, list(known), n=1)
+    return f"; did you mean {near[0]}?" if near else "; `penstock config` shows those that there are"
+
+
+def _read(path: Path) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(FILE_BYTES_MAX + 1)
+        if len(data) > FILE_BYTES_MAX:
+            raise InvalidArgument(f"{path} has more than {FILE_BYTES_MAX} bytes; that is no configuration")
+        return data.decode()
+    except OSError as error:
+        raise InvalidArgument(f"{path} cannot be read: {error.strerror or error}") from None
+    except UnicodeDecodeError:
+        raise InvalidArgument(f"{path} is not UTF-8 text") from None
+
+
+def _from_flags(flags: Mapping[str, Any]) -> Values:
+    found: Values = {}
+    for name, value in flags.items():
+        secret = name.removesuffix("_file")
+        if name != secret and name not in SETTINGS and _row(secret).secret:
+            source = Source("flag", f"{SETTINGS[secret].flag}-file")
+            found[secret] = Given(_secret_of(value, source), source)
+        else:
+            found[name] = Given(value, Source("flag", _row(name).flag))
+    return found
+
+
+def _from_variables(
+    variables: Mapping[str, str], kind: str, places: Mapping[str, str], warnings: list[str]
+) -> Values:
+    known = {row.variable: name for name, row in SETTINGS.items()}
+    files = {f"{row.variable}_FILE": name for name, row in SETTINGS.items() if row.secret}
+    found: Values = {}
+    for variable, value in variables.items():
+        if not variable.startswith(PREFIX) or not value or variable in OTHER_VARIABLES:
+            continue
+        source = Source(kind, f"{variable} ({places.get(variable, kind)})")
+        if variable in known:
+            found[known[variable]] = Given(value, source)
+        elif variable in files:
+            found.setdefault(files[variable], Given(_secret_of(value, source), source))
+        else:
+            warnings.append(f"{source} is no setting{_nearest(variable, [*known, *files])}")
+    return found
+
+
+def _from_toml(path: Path) -> Values:
+    try:
+        document = tomllib.loads(_read(path))
+    except tomllib.TOMLDecodeError as error:
+        raise InvalidArgument(f"{path} is not TOML: {error}") from None
+    files = {f"{name}_file": name for name, row in SETTINGS.items() if row.secret}
+    found: Values = {}
+    for key, value in _flat(document):
+        source = Source("file", f"{key} ({path})")
+        if key in SETTINGS:
+            found[key] = Given(value, source)
+        elif key in files:
+            found.setdefault(files[key], Given(_secret_of(value, source), source))
+        else:
+            raise InvalidArgument(f"{path}: there is no setting {key!r}{_nearest(key, SETTINGS)}")
+    return found
+
+
+def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any]]:
+    """A table `[tls]` with a key `cert` is the setting `tls_cert`; that of the quotas is a value."""
+    for key, value in table.items():
+        name = before + key.replace("-", "_")
+        if isinstance(value, dict) and name not in SETTINGS:
+            yield from _flat(value, f"{name}_")
+        else:
+            yield name, value
+
+
+def _secret_of(path: Any, source: Source) -> str:
+    try:
+        return _read(Path(str(path))).rstrip("\r\n")
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{source}: {error}") from None
+
+
+def _parsed(row: Setting, value: Any, source: Source) -> Any:
+    try:
+        if isinstance(value, list | dict) and row.parse not in {quantity.words, _quotas}:
+            raise ValueError("give a single value")
+        return row.parse(value)
+    except ValueError as error:
+        shown = HIDDEN if row.secret else repr(value)[:100]
+        raise InvalidArgument(f"{source} is {shown}; {error}") from None
+
+
+def _replace_halves(values: dict[str, Any], sources: dict[str, Source], halves: Mapping[str, Any]) -> None:
+    host, port = values["http_addr"]
+    host = str(halves.get("host", host)).strip("[]")
+    if "port" in halves:
+        port = _parsed(SETTINGS["http_addr"], f":{halves['port']}", Source("flag", "--port")).port
+    values["http_addr"] = Address(host, port)
+    sources["http_addr"] = Source("flag", " ".join(f"--{name}" for name in halves))
+
+
+def _require_sense(found: Settings) -> None:
+    """Raise what is wrong between settings, each of which is right by itself."""
+
+    def said(*names: str) -> str:
+        return " and ".join(str(found.sources[name]) for name in names)
+
+    if found.storage == "shards":
+        raise InvalidArgument(f"{said('storage')} is 'shards', which are not built yet; take disk or memory")
+    if (found.tls_cert is None) != (found.tls_key is None):
+        there, missing = ("tls_cert", "tls_key") if found.tls_key is None else ("tls_key", "tls_cert")
+        raise InvalidArgument(
+            f"{said(there)} is given without its other half; give {SETTINGS[missing].flag}, too"
+        )
+    if found.tls_self_signed and found.tls_cert is not None:
+        raise InvalidArgument(
+            f"{said('tls_self_signed', 'tls_cert')} contradict each other; leave one of them out"
+        )
+    keys = [name for name in ("jwt_secret", "jwt_public_key", "jwt_jwks") if getattr(found, name)]
+    if len(keys) > 1:
+        raise InvalidArgument(
+            f"{said(*keys)} contradict each other: tokens are checked with one kind of key; leave the others out"
+        )
+    try:
+        found.policy  # noqa: B018  # it is checked when it is made
+    except InvalidArgument as error:  # pragma: no cover  # each is checked by itself with the same bounds
+        raise InvalidArgument(f"the settings of queues contradict each other: {error}") from None
