@@ -105,7 +105,7 @@ def assemble(settings: Settings, port: Embedded) -> Assembled:
         observer=Metrics(port, version=version("penstock")),
         directory=settings.data_dir.absolute() if settings.storage == "disk" else None,
         ready=lambda: port.monitor.failure is None,
-        routes=http.ROUTES if settings.metrics else tuple(row for row in http.ROUTES if row.path != "/metrics"),
+        routes=tuple(row for row in http.ROUTES if settings.metrics or row.path != "/metrics"),
     )
 
     def reload() -> None:

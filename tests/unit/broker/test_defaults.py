@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +18,7 @@ DEFAULTS = Policy.of(ttl=60, max_depth=3, max_attempts=7, max_message_bytes=10)
 @pytest.fixture(params=["memory", "disk"])
 def broker(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[sync.Broker]:
     path = tmp_path / "data" if request.param == "disk" else None
-    settings = {"durability": "os", "commit_interval_ms": 5.0, "segment_bytes": 1 << 20}
+    settings: dict[str, Any] = {"durability": "os", "commit_interval_ms": 5.0, "segment_bytes": 1 << 20}
     with sync.Broker(opening.port(path, None, 0, defaults=DEFAULTS, **settings)) as opened:
         yield opened
 
@@ -54,9 +55,11 @@ def test_a_queue_that_a_transaction_makes_is_without_them(broker: sync.Broker) -
 
 
 def test_a_transaction_overfills_a_queue_that_it_makes(broker: sync.Broker) -> None:
-    with pytest.raises(errors.QueueFull), broker.transaction() as tx:
-        for _ in range(4):
-            tx.publish("made", b"1")
+    tx = broker.transaction()
+    for _ in range(4):
+        tx.publish("made", b"1")
+    with pytest.raises(errors.QueueFull):
+        tx.commit()
     assert broker.list_queues() == []
 
 

@@ -181,7 +181,8 @@ class Wait:
         try:
             await asyncio.wait((self._task, gone), return_when=asyncio.FIRST_COMPLETED)
             if not gone.done():
-                await _end(gone)  # it may go in this very moment: after this nothing is waited for before the answer is sent
+                # It may go in this very moment: after this nothing is waited for before the answer is sent.
+                await _end(gone)
             if gone.cancelled():
                 return None if self._task.cancelled() else self._task.result()
             if self._task.done() and not self._task.cancelled() and take_back is not None:
