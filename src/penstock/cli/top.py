@@ -45,6 +45,7 @@ DRAWN_PER_S: Final = 4
 
 #: Of a name, even where the terminal is narrow.
 NAME_COLUMNS: Final = 16
+KIND_COLUMNS: Final = 6
 
 Sort = StrEnum("Sort", {name: name for name in ORDERS})  # type: ignore[misc]
 
@@ -207,27 +208,39 @@ def _waited(seconds: float) -> str:
 
 
 class Column(NamedTuple):
-    """A column of numbers: its heading, of what field, how wide, and the width of a terminal from which on there is room for it."""
+    """A column of numbers: its heading, of what field, how wide, and how soon it is left out where the terminal is narrow: the highest first."""
 
     heading: str
     field: str
     width: int
-    from_columns: int = 0
+    rank: int
 
 
 COLUMNS: Final = (
-    Column("publish/s", "published_per_s", 9),
-    Column("deliver/s", "delivered_per_s", 9),
-    Column("ack/s", "acked_per_s", 8),
-    Column("depth", "depth", 9),
-    Column("ready", "ready", 9, 110),
-    Column("delayed", "delayed", 8, 130),
-    Column("leased", "leased", 7, 90),
-    Column("retrying", "retrying", 8, 120),
-    Column("dead", "dead", 7),
-    Column("lag", "lag", 9),
-    Column("consumers", "consumers", 9, 100),
+    Column("publish/s", "published_per_s", 9, 1),
+    Column("deliver/s", "delivered_per_s", 9, 5),
+    Column("ack/s", "acked_per_s", 8, 2),
+    Column("depth", "depth", 9, 0),
+    Column("ready", "ready", 9, 8),
+    Column("delayed", "delayed", 8, 10),
+    Column("leased", "leased", 7, 7),
+    Column("retrying", "retrying", 8, 9),
+    Column("dead", "dead", 7, 4),
+    Column("lag", "lag", 9, 3),
+    Column("consumers", "consumers", 9, 6),
 )
+
+
+def fitting(width: int) -> list[Column]:
+    """The columns that there is room for beside a name."""
+    left = width - NAME_COLUMNS - 1
+    chosen = set()
+    for column in sorted(COLUMNS, key=lambda column: column.rank):
+        left -= column.width + 1
+        if left < 0:
+            break
+        chosen.add(column)
+    return [column for column in COLUMNS if column in chosen]
 
 
 class Screen:
@@ -310,20 +323,20 @@ def _lines(found: list[Row]) -> Iterator[Line]:
 
 def _table(lines: list[Line], width: int, *, dim: bool) -> Table:
     made = Table(
-        box=None, expand=False, padding=(0, 2, 0, 0), header_style="bold reverse", style="dim" if dim else ""
+        box=None, expand=False, padding=(0, 1, 0, 0), header_style="bold reverse", style="dim" if dim else ""
     )
-    columns = [column for column in COLUMNS if width >= column.from_columns]
-    left = width - sum(column.width + 2 for column in columns) - 2
-    with_kind = left >= NAME_COLUMNS + 8
+    columns = fitting(width)
+    left = width - sum(column.width + 1 for column in columns) - 1
+    with_kind = left >= NAME_COLUMNS + KIND_COLUMNS + 1
     longest = max((len(line.name) for line in lines), default=0)
     made.add_column(
         "name",
         no_wrap=True,
         overflow="ellipsis",
-        width=min(max(left - 8 * with_kind, NAME_COLUMNS), max(longest, NAME_COLUMNS)),
+        width=min(max(left - (KIND_COLUMNS + 1) * with_kind, NAME_COLUMNS), max(longest, NAME_COLUMNS)),
     )
     if with_kind:
-        made.add_column("kind", width=6, no_wrap=True)
+        made.add_column("kind", width=KIND_COLUMNS, no_wrap=True)
     for column in columns:
         made.add_column(column.heading, justify="right", width=column.width, no_wrap=True)
     for line in lines:
