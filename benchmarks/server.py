@@ -85,8 +85,10 @@ class Server:
                     if b" 503 " not in connection.recv(100):
                         return
             except OSError:
-                if self.process.poll() is not None or time.monotonic() > until:
+                if self.process.poll() is not None:
                     raise
+            if time.monotonic() > until:
+                raise RuntimeError("the server does not become ready")
             time.sleep(0.05)
 
     def load(self, connections: int, following: load.Next, rate: float | None = None) -> Load:
@@ -292,7 +294,10 @@ import asyncio, uvloop
 
 class Echo(asyncio.Protocol):
     def connection_made(self, transport):
-        self.data_received = transport.write
+        self.transport = transport
+
+    def data_received(self, data):
+        self.transport.write(data)
 
 async def main():
     server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0)
