@@ -514,6 +514,9 @@ def policy_in(given: dict[str, Any]) -> dict[str, Any]:
     backoff = given.get("backoff")
     if not isinstance(backoff, dict):
         return given
+    unknown = [name for name in backoff if name not in Backoff.__struct_fields__]
+    if unknown:
+        raise InvalidArgument(f"backoff has no {unknown[0]!r}; it has {', '.join(Backoff.__struct_fields__)}")
     try:
         return {**given, "backoff": msgspec.convert(backoff, Backoff)}
     except msgspec.ValidationError as error:

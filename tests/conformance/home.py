@@ -12,6 +12,7 @@ from __future__ import annotations
 import asyncio
 import importlib
 import shutil
+import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from pathlib import Path
@@ -25,6 +26,7 @@ from penstock.client.exchange import Exchange
 from penstock.client.port import RemotePort
 from penstock.client.running import Runner
 from tests.conformance.bridge import Bridged, Loop
+from tests.conformance.serving import give_back, lend
 from tests.conformance.surface import Broker
 from tests.conformance.unheard import UnheardClock
 from tests.server.running import Running
@@ -69,13 +71,19 @@ class AsyncioShell:
 class _Served(RemotePort):
     """A client's port that takes its server with it when it is closed, as an embedded broker takes its directory."""
 
-    server: Running
-    inside: Embedded
+    def __init__(self, server: Running, inside: Embedded, runner: Runner) -> None:
+        super().__init__(Asking(Exchange(server.url, None, None), 30), runner, inside.clock)
+        self.server: Running | None = server
+        self.inside = inside
+        self._once = threading.Lock()
 
     def close(self, timeout_s: float | None = None) -> None:
-        super().close(timeout_s)
-        self.server.stop()
-        self.inside.close()
+        with self._once:
+            super().close(timeout_s)
+            if self.server is not None:
+                give_back(self.server)
+                self.server = None
+            self.inside.close()
 
 
 def _serve(path: Path | None, options: dict[str, Any], loop: asyncio.AbstractEventLoop | None) -> _Served:
@@ -83,14 +91,11 @@ def _serve(path: Path | None, options: dict[str, Any], loop: asyncio.AbstractEve
     settings = {"clock": None, "node": 0, **options}
     inside = open_port(path, **settings)
     try:
-        server = Running(inside)
+        server = lend(inside)
     except BaseException:
         inside.close()
         raise
-    runner = Runner(loop) if loop is not None else Runner.in_a_thread()
-    port = _Served(Asking(Exchange(server.url, None, None), 30), runner, inside.clock)
-    port.server, port.inside = server, inside
-    return port
+    return _Served(server, inside, Runner(loop) if loop is not None else Runner.in_a_thread())
 
 
 class HttpShell:

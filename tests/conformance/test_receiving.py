@@ -212,7 +212,9 @@ def test_what_is_buffered_has_a_deadline_or_an_attempt(home: Home) -> None:
         take(consumer).ack()
         home.advance(1000)
         delivery = take(consumer)
-        assert (delivery.payload, delivery.attempt, delivery.redelivered) == (b"b", 1, False)
+        # Over a network it is leased while it waits, and nobody can renew it while the clock jumps: then it comes again.
+        again = home.kind.remote
+        assert (delivery.payload, delivery.attempt, delivery.redelivered) == (b"b", 2 if again else 1, again)
         delivery.ack()
     assert counts(queue) == expected()
 

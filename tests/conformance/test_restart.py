@@ -230,8 +230,10 @@ def test_what_was_only_buffered_counts_as_attempted(home: Home, queue: Queue, re
     queue.publish_many([b"a", b"b"])
     consumer = queue.subscribe("worker", prefetch=10)
     take(consumer).ack()
+    # Over a network it was leased, and a crash gives nobody the time to say that it was not seen.
+    attempt = 2 if home.kind.remote and restart == home.crash else 1
     [back] = restart().queue("orders").receive_many(5)
-    assert (back.payload, back.attempt) == (b"b", 1)
+    assert (back.payload, back.attempt) == (b"b", attempt)
 
 
 # --- delays and expiry ---

@@ -7,14 +7,15 @@ A receive that waits is a series of polls, each of a bounded length, until somet
 A server that was started again knows no consumers. Each says in its answers which of its lives it is in; when a consumer is unknown and the life is another one than that in which it came, it comes again, with its terms, under the name that it is given now, and goes on. In the same life it is
 unknown because it was taken out or thought dead, and whoever uses it is told so. (What it had in hand when the server ended is somebody's again: its receipts are refused with `LeaseLost`.)
 
-What was handed out is remembered until it is settled: when the connection is closed, what is in hand goes back, as it does when an embedded broker is closed.
+When the connection is closed, consumers go, and give back what they have. What was received without a consumer stays leased until its time is over, and somebody else may still settle it by its receipt. So that `close(timeout)` can wait for it, what is in hand is
+remembered until it is settled.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from penstock import wire
@@ -74,8 +75,8 @@ class Consuming:
         self.attached: dict[tuple[int, str, str], tuple[RemoteHandle, Attached]] = {}
         self.halts: set[Halt] = set()
         self.closing = False
-        # By lease: what of it is not settled, and whether it goes back with its consumer.
-        self._hand: dict[tuple[int, str, int], tuple[RemoteHandle, bool, set[int]]] = {}
+        # By lease: whose it is, and what of it is not settled.
+        self._hand: dict[tuple[int, str, int], tuple[str | None, set[int]]] = {}
         self.empty_handed = asyncio.Event()
         self.empty_handed.set()
 
@@ -86,22 +87,18 @@ class Consuming:
     ) -> Granted | None:  # fmt: skip
         """Messages, when there are some."""
         _, attached = self.attached.get((log.number, group, consumer or ""), (log, None))
-        with standing_in(self.halts, halt), standing_in(
-            attached.halts if attached is not None else None, halt
-        ):  # fmt: skip
-            if (
-                attached is not None
-                and attached.ahead is not None
-                and keep
-                and log.policy.delivery != "at-most-once"
-            ):
+        both = (self.halts, attached.halts) if attached is not None else (self.halts,)
+        with standing_in(halt, *both):
+            # What is settled when it is handed out is never fetched ahead: it would be gone with the buffer.
+            kept = keep and log.policy.delivery != "at-most-once"
+            if kept and attached is not None and attached.ahead is not None:
                 found = await attached.ahead.take(count, wait_us, halt)
             else:
                 leases = await self.poll(log, group, count, consumer, attached, wait_us, keep, halt)
                 found = None if leases is None else granted(leases.deliveries, leases.group, leases.number)
         if found is not None:
-            self._take(log, found, consumer is not None)
-        if self.closing and (found is not None or halt.said):
+            self._take(log, found, consumer)
+        if self.closing and (halt.said if found is None else found.number):
             await self.give_back(log, found)
             raise closed()
         return found
@@ -209,6 +206,10 @@ class Consuming:
         target = log.address(f"/groups/{group}/consumers/{name}", retire="true" if retire else None)
         with suppress(QueueNotFound, TopicNotFound):  # then nobody has anything there
             await self._server.reply(Ask("DELETE", target), timeout_s=timeout_s)
+        for key, (whose, _) in list(self._hand.items()):
+            if key[:2] == (log.number, group) and whose == consumer:
+                del self._hand[key]
+        self._look_at_hands()
 
     def sent_elsewhere(self, log: RemoteHandle, group: str) -> None:
         """What a group had in hand is not its any more."""
@@ -246,15 +247,13 @@ class Consuming:
 
     # --- what is in hand ---
 
-    def _take(self, log: RemoteHandle, found: Granted, of_a_consumer: bool) -> None:
+    def _take(self, log: RemoteHandle, found: Granted, consumer: str | None) -> None:
         if not found.number:
             return
         if len(self._hand) >= HAND_MAX:
             del self._hand[next(iter(self._hand))]
         key = (log.number, found.group, found.number)
-        before = self._hand.get(key)
-        offsets = set(found.offsets) if before is None else before[2].union(found.offsets)
-        self._hand[key] = (log, of_a_consumer, offsets)
+        self._hand.setdefault(key, (consumer, set()))[1].update(found.offsets)
         self.empty_handed.clear()
 
     def put_down(self, log: RemoteHandle, receipts: Receipts) -> None:
@@ -263,9 +262,12 @@ class Consuming:
             key = (log.number, receipts.group, number)
             held = self._hand.get(key)
             if held is not None:
-                held[2].discard(offset)
-                if not held[2]:
+                held[1].discard(offset)
+                if not held[1]:
                     del self._hand[key]
+        self._look_at_hands()
+
+    def _look_at_hands(self) -> None:
         if not self._hand:
             self.empty_handed.set()
 
@@ -275,35 +277,17 @@ class Consuming:
             self.release(log, group, name, timeout_s=PARTING_S)
             for (_, group, name), (log, _) in list(self.attached.items())
         ]
-        await _quietly(going)
-        back = [
-            self._put_back(log, Receipts(group, sorted(offsets), [number] * len(offsets)))
-            for (_, group, number), (log, of_a_consumer, offsets) in self._hand.items()
-            if not of_a_consumer
-        ]
-        await _quietly(back)
-
-    async def _put_back(self, log: RemoteHandle, receipts: Receipts) -> None:
-        body = wire.Settle(how="requeue", **columns(receipts))
-        await self._server.reply(Ask("POST", log.address("/settle"), body), timeout_s=PARTING_S)
+        # Whatever becomes of it: what cannot be given back now comes back when its lease ends.
+        await asyncio.gather(*going, return_exceptions=True)
 
 
-class standing_in:  # noqa: N801  # used as `with` is
+@contextmanager
+def standing_in(halt: Halt, *among: set[Halt]) -> Iterator[None]:
     """While it lasts, a halt is among those that somebody may say."""
-
-    def __init__(self, halts: set[Halt] | None, halt: Halt) -> None:
-        self._halts = halts
-        self._halt = halt
-
-    def __enter__(self) -> None:
-        if self._halts is not None:
-            self._halts.add(self._halt)
-
-    def __exit__(self, *_: object) -> None:
-        if self._halts is not None:
-            self._halts.discard(self._halt)
-
-
-async def _quietly(work: Iterable[Any]) -> None:
-    """All of it, whatever becomes of it: what cannot be given back now comes back when its lease ends."""
-    await asyncio.gather(*work, return_exceptions=True)
+    for one in among:
+        one.add(halt)
+    try:
+        yield
+    finally:
+        for one in among:
+            one.discard(halt)

@@ -65,6 +65,7 @@ class Front:
         self._polls = 0
         self._polls_by_caller: Counter[str] = Counter()
         self._waits: set[Wait] = set()
+        self._named: dict[tuple[str, str], Wait] = {}  # by the caller and the name that it gave
 
     # --- logs ---
 
@@ -134,19 +135,31 @@ class Front:
         )
 
     async def outcome(
-        self, ticket: Ticket[Any], receive: Receive, take_back: Callable[[Any], Awaitable[None]] | None = None
-    ) -> Any:
-        """What a ticket gives, unless the client goes first: then what it was given is taken back."""
+        self, ticket: Ticket[Any], receive: Receive, take_back: Callable[[Any], Awaitable[None]] | None = None,
+        name: tuple[str, str] | None = None,
+    ) -> Any:  # fmt: skip
+        """What a ticket gives, unless the client goes first: then what it was given is taken back. By its `name`, if it has one, the client may end the wait."""
         if isinstance(ticket, Answer | Recorded | Leasing):
             return await ticket.get()
         wait = Wait(ticket)
         self._waits.add(wait)
+        if name is not None:
+            self._named[name] = wait
         if self.stopping:
             wait.stop()
         try:
             return await wait.outcome(receive, take_back)
         finally:
             self._waits.discard(wait)
+            if name is not None and self._named.get(name) is wait:
+                del self._named[name]
+
+    def end_wait(self, caller: Caller, name: str) -> bool:
+        """Have a caller's own request answered with what it was granted, or nothing; whether there was one of that name."""
+        found = self._named.get((caller.subject, name))
+        if found is not None:
+            found.stop()
+        return found is not None
 
     @property
     def waiting(self) -> int:

@@ -8,13 +8,14 @@ import msgspec
 
 from penstock import wire
 from penstock.broker import calls
+from penstock.broker.handing import not_found
 from penstock.broker.port import BrokerStats, Handle, Kind, QueueStats
 from penstock.engine.filter import compile_filter
 from penstock.errors import InvalidArgument
 from penstock.limits import OFFSET_MAX
 from penstock.names import check_name
 from penstock.server.http.parties import Permission
-from penstock.server.http.route import LOG, NAMESPACE, Call, Route
+from penstock.server.http.route import LOG, LOG_NUMBER, NAMESPACE, Call, Route
 
 
 def info(log: Handle) -> wire.LogInfo:
@@ -75,8 +76,17 @@ async def _found(call: Call, kind: Kind) -> Handle:
     return found
 
 
-async def _altered(call: Call, kind: Kind) -> wire.LogInfo:
+async def _meant(call: Call, kind: Kind) -> Handle:
+    """The log of that name, and of that number if one is given."""
     found = await _found(call, kind)
+    number = call.query["log"]
+    if number is not None and found.number != number:
+        raise not_found(kind, found.name, "was deleted")
+    return found
+
+
+async def _altered(call: Call, kind: Kind) -> wire.LogInfo:
+    found = await _meant(call, kind)
     await call.port.change(found, "alter", **_fields(wire.policy_in(call.body.policy))).get()
     return info(await _found(call, kind))
 
@@ -90,7 +100,7 @@ def _fields(policy: dict[str, Any]) -> dict[str, Any]:
 
 
 async def _deleted(call: Call, kind: Kind) -> None:
-    await call.port.change(await _found(call, kind), "delete").get()
+    await call.port.change(await _meant(call, kind), "delete").get()
 
 
 async def names_of_queues(call: Call) -> wire.Names:
@@ -199,12 +209,12 @@ def _kind_routes(kind: str, handlers: dict[str, Any]) -> tuple[Route, ...]:
         ),
         Route(
             method="PATCH", path=one, summary=f"Change the policy of a {kind}, from now on", permission=("admin",),
-            handler=handlers["alter"], request=wire.Alter, answer=wire.LogInfo,
+            handler=handlers["alter"], request=wire.Alter, answer=wire.LogInfo, query=(LOG_NUMBER,),
             example=wire.Alter(policy={"max_attempts": 10}), answer_example=_ORDERS,
         ),
         Route(
             method="DELETE", path=one, summary=f"Delete a {kind} with all that is in it", permission=("admin",),
-            handler=handlers["delete"],
+            handler=handlers["delete"], query=(LOG_NUMBER,),
         ),
     )  # fmt: skip
 

@@ -114,6 +114,11 @@ class Call:
             return await ticket.get()
         return await self.front.outcome(ticket, self.receive, take_back)
 
+    def wait_name(self) -> tuple[str, str] | None:
+        """What the client calls this request, to be able to end its wait."""
+        found = self.header(b"penstock-wait")
+        return None if found is None else (self.caller.subject, found[:64])
+
     def header(self, name: bytes) -> str | None:
         """A header of the request."""
         return next((value.decode("latin-1") for found, value in self.headers if found == name), None)

@@ -1,0 +1,195 @@
+"""A client and a server that is killed and started again: what it was told happened, and whoever waits goes on."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import penstock as library
+from penstock import LeaseLost, Message, ServerUnavailable
+from tests.conformance.background import PATIENCE_S, start
+from tests.server.process import Running, penstock
+
+pytestmark = pytest.mark.timeout(180)
+
+
+class Place:
+    """A directory and an address, where one server runs after another."""
+
+    def __init__(self, path: Path) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self._port = free.getsockname()[1]
+        self._path = path
+        self.url = f"http://127.0.0.1:{self._port}"
+        self.server = self._started()
+
+    def _started(self) -> Running:
+        server = penstock(
+            "serve", str(self._path), "--http-addr", f"127.0.0.1:{self._port}", "--log-encoding", "console"
+        )  # fmt: skip
+        assert server.url == self.url
+        return server
+
+    def kill(self) -> None:
+        self.server.send(signal.SIGKILL)
+        self.server.end()
+
+    def start(self) -> None:
+        self.server.__exit__(None, None, None)
+        self.server = self._started()
+
+    def restart(self) -> None:
+        self.kill()
+        self.start()
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Iterator[Place]:
+    found = Place(tmp_path / "data")
+    yield found
+    found.server.__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("prefetch", [1, 10])
+def test_a_killed_server_ends_a_subscription_or_loses_a_message(place: Place, prefetch: int) -> None:
+    with library.connect(place.url) as broker:
+        queue = broker.queue("orders", max_attempts=None)
+        came: set[bytes] = set()
+        half, whole = threading.Event(), threading.Event()
+
+        def consume() -> str:
+            with queue.subscribe("worker", prefetch=prefetch) as consumer:
+                for delivery in consumer:
+                    came.add(delivery.payload)
+                    try:
+                        delivery.ack()
+                    except LeaseLost:
+                        continue  # it was in hand when the server was killed: it comes again
+                    (whole if len(came) == 100 else half).set()
+                    if len(came) == 100:
+                        return consumer.name
+            return ""
+
+        consuming = start(consume)
+        for n in range(100):
+            queue.publish(b"%d" % n, dedup_id=str(n))
+            if n == 50:
+                assert half.wait(PATIENCE_S)
+                place.restart()
+        assert consuming.result(PATIENCE_S) == "worker"
+        assert came == {b"%d" % n for n in range(100)}
+
+
+def test_an_iteration_that_waits_when_the_server_is_killed_sleeps_for_ever(place: Place) -> None:
+    with library.connect(place.url) as broker, library.connect(place.url) as other:
+        queue = broker.topic("events")
+        consumer = queue.subscribe("audit", filter="region = 'eu'", prefetch=5)
+        waiting = start(lambda: next(iter(consumer)).payload)
+        place.restart()
+        other.topic("events").publish(b"elsewhere", headers={"region": "us"})
+        other.topic("events").publish(b"here", headers={"region": "eu"})
+        assert waiting.result(PATIENCE_S) == b"here"
+
+
+def test_asyncio_does_not_survive_a_restart(place: Place) -> None:
+    async def main() -> list[bytes]:
+        async with library.aio.connect(place.url) as broker:
+            queue = await broker.queue("orders")
+            consumer = await queue.subscribe("worker")
+            waiting = asyncio.ensure_future(anext(consumer))
+            await asyncio.to_thread(place.restart)
+            await queue.publish(b"a")
+            first = await waiting
+            await first.ack()
+            reader = await queue.reader("r")
+            await asyncio.to_thread(place.restart)
+            await queue.publish(b"b")
+            return [first.payload, *(one.payload for one in await reader.read_many(5, 10))]
+
+    assert asyncio.run(main()) == [b"a", b"b"]
+
+
+def test_a_receipt_of_before_the_kill_settles_something(place: Place) -> None:
+    with library.connect(place.url) as broker:
+        queue = broker.queue("orders")
+        queue.publish(b"a")
+        old = queue.receive()
+        assert old is not None
+        place.restart()
+        with pytest.raises(LeaseLost):
+            old.ack()
+        again = queue.receive()
+        assert again is not None
+        assert (again.payload, again.attempt) == (b"a", 2)
+
+
+def test_what_was_acknowledged_to_many_threads_is_lost_in_a_kill(place: Place) -> None:
+    """And nothing is stored twice that can be known again."""
+    with library.connect(place.url) as broker:
+        queue = broker.queue("orders")
+        published: set[bytes] = set()
+        enough = threading.Event()
+
+        def publish(thread: int) -> None:
+            for n in range(50):
+                payload = b"%d-%d" % (thread, n)
+                queue.publish_many([Message(payload, dedup_id=payload.decode())])
+                published.add(payload)
+                if len(published) > 200:
+                    enough.set()
+
+        publishing = [start(publish, n) for n in range(10)]
+        assert enough.wait(PATIENCE_S)
+        place.restart()
+        for one in publishing:
+            one.result(PATIENCE_S)
+        stored = [message.payload for message in queue.peek(1000)]
+    assert sorted(stored) == sorted(published)
+    assert len(published) == 500
+
+
+def test_a_server_that_stays_away_is_waited_for_ever_or_blamed_on_nobody(place: Place) -> None:
+    with library.connect(place.url, timeout=0.5) as broker:
+        queue = broker.queue("orders")
+        place.kill()
+        for call in (queue.stats, lambda: queue.publish(b"a"), lambda: queue.receive(timeout=None)):
+            with pytest.raises(ServerUnavailable, match=rf"{place.url}.*times within 0.5 s.*penstock serve") as caught:  # fmt: skip
+                call()
+            assert not caught.value.indeterminate
+    with pytest.raises(ServerUnavailable, match="penstock serve"):
+        library.connect(place.url)
+    with pytest.raises(ServerUnavailable, match="penstock serve"):
+        asyncio.run(_connected(place.url))
+
+
+async def _connected(url: str) -> None:
+    await library.aio.connect(url)
+
+
+def test_a_worker_ends_with_its_server(place: Place) -> None:
+    with library.connect(place.url) as broker:
+        queue = broker.queue("orders")
+        handled: list[bytes] = []
+        first = threading.Event()
+
+        def handle(delivery: library.Delivery) -> None:
+            handled.append(delivery.payload)
+            first.set()
+            if delivery.payload == b"last":
+                worker.stop()
+
+        worker = library.Worker(queue, handle, concurrency=4)
+        queue.publish(b"first")
+        working = start(worker.run)
+        assert first.wait(PATIENCE_S)
+        place.restart()
+        queue.publish(b"last")
+        assert working.result(PATIENCE_S)
+        assert handled[-1] == b"last"
+        assert worker.lost == 0 or b"first" in handled
