@@ -53,6 +53,12 @@ def test_every_route_is_described_with_examples_and_errors(route: Any) -> None:
     assert named == set(re.findall(r"{(\w+)}", route.path))
 
 
+def test_a_pair_is_written_as_openapi_has_it() -> None:
+    left = DOCUMENT["components"]["schemas"]["RedriveReply"]["properties"]["left"]
+    assert left["items"] is False
+    assert [one["type"] for one in left["prefixItems"]] == ["integer", "integer"]
+
+
 def test_payloads_are_base64() -> None:
     payload = DOCUMENT["components"]["schemas"]["Item"]["properties"]["payload"]
     assert payload["format"] == "byte"
