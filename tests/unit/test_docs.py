@@ -21,7 +21,12 @@ from penstock import aio, limits
 from penstock.broker import scheduling, trace
 from penstock.broker.port import BrokerStats, GroupStats, QueueStats
 from penstock.broker.transaction import OPERATIONS_MAX
+from penstock.cli import bench as bench_cli
+from penstock.cli import exchange as exchange_cli
 from penstock.cli import pipeline as pipeline_cli
+from penstock.cli import queues as queues_cli
+from penstock.cli import top as top_cli
+from penstock.cli import work as work_cli
 from penstock.clock import SECOND_US
 from penstock.engine import letter
 from penstock.engine.events import Outcome
@@ -339,6 +344,21 @@ def test_an_option_of_a_pipeline_command_is_not_explained() -> None:
         for option in command.params:
             if option.param_type_name == "option" and option.name != "help":
                 assert f"`{option.opts[0]}" in explained, f"{name}: {option.opts[0]}"
+
+
+def test_an_option_of_a_command_on_queues_is_not_explained() -> None:
+    everywhere = section(CLI, "Where the queues are")
+    for part in (exchange_cli, queues_cli, work_cli, top_cli, bench_cli):
+        found = typer.main.get_command(part.app)
+        commands = found.commands if isinstance(found, typer.core.TyperGroup) else {found.name: found}
+        for name, command in commands.items():
+            heading = rf"[^\n]*`penstock {name} DIR\|URL[^\n]*"
+            said = re.search(rf"^#+ {heading}$", CLI.read_text("utf-8"), re.MULTILINE)
+            explained = section(CLI, heading) + (said[0] if said else "")
+            for option in command.params:
+                if option.param_type_name == "option" and option.name != "help":
+                    told = any(f"{opt}`" in text or f"{opt} " in text for text in (explained, everywhere) for opt in option.opts)  # fmt: skip
+                    assert told, f"{name}: {option.opts}"
 
 
 def test_a_dump_in_the_format_page_is_not_the_golden_files() -> None:
