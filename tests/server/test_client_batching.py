@@ -135,9 +135,11 @@ def test_tasks_of_a_loop_do_not_travel_together_or_change_their_order(url: str, 
                 )
             )
             stored = await queue.peek(1000)
-            assert [one.payload for one in stored] == [b"%d-%s" % (n, x) for n in range(200) for x in (b"a", b"b")]
-            assert [one.id for one in stored] == [id for pair in ids for id in pair]
-            return [id for pair in ids for id in pair]
+            assert [one.payload for one in stored] == [
+                b"%d-%s" % (n, x) for n in range(200) for x in (b"a", b"b")
+            ]
+            assert [one.id for one in stored] == [one for pair in ids for one in pair]
+            return [one for pair in ids for one in pair]
 
     assert len(asyncio.run(main())) == 400
     assert counting.requests["POST messages"] <= 5

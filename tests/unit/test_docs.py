@@ -41,6 +41,7 @@ DAMAGE = DOCS / "how-to" / "recover-a-damaged-journal.md"
 AUDIT = DOCS / "how-to" / "audit-and-report.md"  # it starts Spark: tests/pipeline does what it shows
 CLI = DOCS / "reference" / "cli.md"
 CLUSTER = DOCS / "how-to" / "run-on-a-cluster.md"
+SERVER = DOCS / "how-to" / "run-a-server.md"  # tests/server/test_life.py does what it shows
 
 #: Pages whose code needs Spark: `tests/pipeline/test_pages.py` runs them.
 ON_SPARK = [
@@ -60,7 +61,7 @@ TIMELINES = DOCS / "reference" / "timelines.md"
 RUN = [
     ROOT / "README.md",
     *sorted(set((DOCS / "tutorial").glob("*.md")) - set(ON_SPARK)),
-    *sorted(set((DOCS / "how-to").glob("*.md")) - {DURABILITY, DAMAGE, CLUSTER, AUDIT, *ON_SPARK}),
+    *sorted(set((DOCS / "how-to").glob("*.md")) - {DURABILITY, DAMAGE, CLUSTER, SERVER, AUDIT, *ON_SPARK}),
     *sorted(set((DOCS / "reference").glob("*.md")) - {CLI, *ON_SPARK}),
 ]
 

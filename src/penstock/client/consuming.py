@@ -14,7 +14,8 @@ remembered until it is settled.
 from __future__ import annotations
 
 import asyncio
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from typing import Any, Final
 
 from penstock import wire
@@ -86,22 +87,18 @@ class Consuming:
     ) -> Granted | None:  # fmt: skip
         """Messages, when there are some."""
         _, attached = self.attached.get((log.number, group, consumer or ""), (log, None))
-        with standing_in(self.halts, halt), standing_in(
-            attached.halts if attached is not None else None, halt
-        ):  # fmt: skip
-            if (
-                attached is not None
-                and attached.ahead is not None
-                and keep
-                and log.policy.delivery != "at-most-once"
-            ):
+        both = (self.halts, attached.halts) if attached is not None else (self.halts,)
+        with standing_in(halt, *both):
+            # What is settled when it is handed out is never fetched ahead: it would be gone with the buffer.
+            kept = keep and log.policy.delivery != "at-most-once"
+            if kept and attached is not None and attached.ahead is not None:
                 found = await attached.ahead.take(count, wait_us, halt)
             else:
                 leases = await self.poll(log, group, count, consumer, attached, wait_us, keep, halt)
                 found = None if leases is None else granted(leases.deliveries, leases.group, leases.number)
         if found is not None:
             self._take(log, found, consumer)
-        if self.closing and (found is not None or halt.said):
+        if self.closing and (halt.said if found is None else found.number):
             await self.give_back(log, found)
             raise closed()
         return found
@@ -284,17 +281,13 @@ class Consuming:
         await asyncio.gather(*going, return_exceptions=True)
 
 
-class standing_in:  # noqa: N801  # used as `with` is
+@contextmanager
+def standing_in(halt: Halt, *among: set[Halt]) -> Iterator[None]:
     """While it lasts, a halt is among those that somebody may say."""
-
-    def __init__(self, halts: set[Halt] | None, halt: Halt) -> None:
-        self._halts = halts
-        self._halt = halt
-
-    def __enter__(self) -> None:
-        if self._halts is not None:
-            self._halts.add(self._halt)
-
-    def __exit__(self, *_: object) -> None:
-        if self._halts is not None:
-            self._halts.discard(self._halt)
+    for one in among:
+        one.add(halt)
+    try:
+        yield
+    finally:
+        for one in among:
+            one.discard(halt)

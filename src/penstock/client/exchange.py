@@ -5,26 +5,25 @@ Theory of operation
 This is the only module that knows the HTTP package: `httpcore2`, the part of `httpx2` that speaks the protocol, since redirects, cookies and proxies of the environment are nothing
 that a broker has. There are two pools, one of connections on which a call waits for messages, one for all others, so that those who wait never keep an ack from being sent.
 
-Nobody cancels a request: what had been answered meanwhile would be lost, and with it the leases in it. Who waits no longer (`Halt`) closes his *half* of the connection instead. The server sees him go,
-takes back what it had granted and closes; or it has answered already, and then that answer is still read. TLS cannot be closed by half: there the connection is cut, and what was under way in that very moment
-comes back when its lease ends.
+Nobody cancels a request that waits: what had been answered meanwhile would be lost, and with it the leases in it. Each has a name, and who waits no longer (`Halt`) asks the server, on another connection, to answer it now. Then the answer
+comes as any other: with what was granted, or with nothing. Only if the server does not hear that is the connection cut; what it had granted it takes back when it notices, or its lease ends.
 """
 
 from __future__ import annotations
 
-import os
-import socket
+import asyncio
+import secrets
 import ssl
 from contextlib import suppress
-from contextvars import ContextVar
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
 import httpcore2
+import msgspec
 
 from penstock.client.running import Halt
 from penstock.errors import PenstockError
-from penstock.wire import MSGPACK, PROBLEM
+from penstock.wire import MSGPACK, PROBLEM, Was
 
 #: Connections for calls that are answered at once. More of them in flight wait for one another: the server has one loop.
 CONNECTIONS_MAX: Final = 64
@@ -37,6 +36,12 @@ CONNECT_S_MAX: Final = 10.0
 
 #: A connection that was idle for longer is not used again: servers close them after some time (uvicorn after 5 s), and what is sent in that moment has an unknown outcome.
 IDLE_S_MAX: Final = 4.0
+
+#: Who waits no longer tells the server so often, until it has come there, before the connection is cut; and how long that may take each time.
+ENDING_TRIES: Final = 20
+ENDING_PAUSE_S: Final = 0.005
+_ENDING: Final = {"connect": 1.0, "pool": 1.0, "write": 1.0, "read": 2.0}
+_WAS: Final = msgspec.msgpack.encode(Was(was=True))
 
 #: What an answer may have, more than any page or batch of deliveries that we ask for.
 ANSWER_BYTES_MAX: Final = 256 << 20
@@ -69,82 +74,6 @@ class Reply(NamedTuple):
         return self.kind.startswith(PROBLEM)
 
 
-class _Stream(httpcore2.AsyncNetworkStream):
-    """A connection that tells who sends on it, and can be closed by half."""
-
-    def __init__(self, inner: httpcore2.AsyncNetworkStream, *, encrypted: bool = False) -> None:
-        self._inner = inner
-        self._encrypted = encrypted
-
-    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
-        return await self._inner.read(max_bytes, timeout)
-
-    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
-        leaving = _LEAVING.get()
-        if leaving is not None:
-            leaving.on(self)
-        await self._inner.write(buffer, timeout)
-
-    async def aclose(self) -> None:
-        await self._inner.aclose()
-
-    async def start_tls(
-        self, ssl_context: ssl.SSLContext, server_hostname: str | None = None, timeout: float | None = None
-    ) -> httpcore2.AsyncNetworkStream:
-        return _Stream(
-            await self._inner.start_tls(ssl_context, server_hostname, timeout), encrypted=True
-        )  # fmt: skip
-
-    def get_extra_info(self, info: str) -> Any:
-        return self._inner.get_extra_info(info)
-
-    def leave(self) -> None:
-        """Send nothing more; what comes is still read, if that is possible."""
-        found = self._inner.get_extra_info("socket")
-        if found is None:
-            return
-        # By another descriptor of it: what uvloop shows of a socket has no `shutdown`.
-        with (
-            suppress(OSError),
-            socket.socket(fileno=os.dup(found.fileno())) as same,
-        ):  # it may be closed already
-            same.shutdown(socket.SHUT_RDWR if self._encrypted else socket.SHUT_WR)
-
-
-class _Backend(httpcore2.AsyncNetworkBackend):
-    def __init__(self) -> None:
-        self._inner = httpcore2.AnyIOBackend()
-
-    async def connect_tcp(self, *args: Any, **given: Any) -> httpcore2.AsyncNetworkStream:
-        return _Stream(await self._inner.connect_tcp(*args, **given))
-
-    async def connect_unix_socket(self, *args: Any, **given: Any) -> httpcore2.AsyncNetworkStream:
-        return _Stream(await self._inner.connect_unix_socket(*args, **given))
-
-    async def sleep(self, seconds: float) -> None:
-        await self._inner.sleep(seconds)
-
-
-class _Leaving:
-    """A request that is given up when a halt is said."""
-
-    def __init__(self, halt: Halt) -> None:
-        self._halt = halt
-        self._stream: _Stream | None = None
-
-    def on(self, stream: _Stream) -> None:
-        self._stream = stream
-        if self._halt.said:
-            stream.leave()
-
-    def leave(self) -> None:
-        if self._stream is not None:
-            self._stream.leave()
-
-
-_LEAVING: ContextVar[_Leaving | None] = ContextVar("penstock_leaving", default=None)
-
-
 class Exchange:
     """Requests to one server."""
 
@@ -161,14 +90,19 @@ class Exchange:
         self._headers = [(b"Host", shown), (b"Accept", MSGPACK.encode()), (b"User-Agent", b"penstock")]
         if token is not None:
             self._headers.append((b"Authorization", b"Bearer " + token.encode("ascii")))
-        backend = _Backend()
+        self._ending: set[asyncio.Task[None]] = set()  # a loop itself does not hold on to them
         self._quick, self._waiting = (
             httpcore2.AsyncConnectionPool(
                 ssl_context=tls, max_connections=most, max_keepalive_connections=most,
-                keepalive_expiry=IDLE_S_MAX, network_backend=backend,
+                keepalive_expiry=IDLE_S_MAX,
             )
             for most in (CONNECTIONS_MAX, WAITING_MAX)
         )  # fmt: skip
+
+    def _url(self, target: str) -> httpcore2.URL:
+        return httpcore2.URL(
+            scheme=self._scheme, host=self._host, port=self._port, target=self._prefix + target
+        )
 
     async def send(
         self, method: str, target: str, body: bytes | None, *, timeout_s: float, wait_s: float = 0, halt: Halt | None = None
@@ -186,21 +120,48 @@ class Exchange:
         }
         request = httpcore2.Request(
             method,
-            httpcore2.URL(scheme=self._scheme, host=self._host, port=self._port, target=self._prefix + target),
+            self._url(target),
             headers=headers,
             content=body,
             extensions={"timeout": limits},
         )  # fmt: skip
-        leaving = None if halt is None else _Leaving(halt)
-        token = _LEAVING.set(leaving)
+        if halt is None or not wait_s:
+            return await self._sent(request, wait=False)
+        name = secrets.token_hex(8)
+        request.headers.append((b"Penstock-Wait", name.encode()))
+        sending = asyncio.ensure_future(self._sent(request, wait=True))
+
+        def end() -> None:
+            ending = asyncio.ensure_future(self._end(name, sending))
+            self._ending.add(ending)
+            ending.add_done_callback(self._ending.discard)
+
+        halt.heed(end)
         try:
-            if halt is not None and leaving is not None:
-                halt.heed(leaving.leave)
-            return await self._sent(request, wait=wait_s > 0)
+            await asyncio.wait((sending,))
+            if sending.cancelled():
+                raise NoAnswer("nobody waits for it any longer")
+            return sending.result()
         finally:
-            _LEAVING.reset(token)
-            if halt is not None and leaving is not None:
-                halt.ignore(leaving.leave)
+            halt.ignore(end)
+            sending.cancel()
+
+    async def _end(self, name: str, sending: asyncio.Task[Reply]) -> None:
+        """Have the server answer a request that waits. It may not have come there yet: then it is told again."""
+        for tries in range(ENDING_TRIES):
+            with suppress(NotSent, NoAnswer, Untrusted):
+                url = self._url(f"/v1/waits/{name}")
+                request = httpcore2.Request(
+                    "DELETE", url, headers=self._headers, extensions={"timeout": _ENDING}
+                )
+                reply = await self._sent(request, wait=False)
+                if sending.done() or (reply.status == 200 and reply.body == _WAS):
+                    return
+                if reply.status == 200:
+                    await asyncio.sleep(ENDING_PAUSE_S * (1 + tries))
+                    continue
+            break
+        sending.cancel()
 
     async def _sent(self, request: httpcore2.Request, *, wait: bool) -> Reply:
         try:

@@ -382,11 +382,11 @@ class RemotePort:
     def watch(self, log: Handle, offset: int, *, wait_us: int | None) -> Ticket[Any]:
         self._require_open()
         halt = Halt()
-        return Receiving(self._runner, self._watched(_own(log), offset, wait_us, halt), halt, None)
+        return Receiving(self._runner, self._watched(_own(log), offset, wait_us, halt), halt)
 
     async def _watched(self, log: RemoteHandle, offset: int, wait_us: int | None, halt: Halt) -> None:
         end_us = None if wait_us is None else self.clock.monotonic_us() + wait_us
-        with standing_in(self._consuming.halts, halt):
+        with standing_in(halt, self._consuming.halts):
             while True:
                 asked_us = self.clock.monotonic_us()
                 left_s = POLL_S if end_us is None else min(POLL_S, max(0, end_us - asked_us) / SECOND_US)
@@ -477,8 +477,8 @@ class RemotePort:
             if timeout_s:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(consuming.empty_handed.wait(), timeout_s)
-            await self._runner.settle(PARTING_S)
             await consuming.part()
+            await self._runner.settle(PARTING_S)
         finally:
             self._closed = True
             self._server.closed.say()

@@ -194,7 +194,7 @@ class Halt:
             call()
 
     def ignore(self, call: Callable[[], object]) -> None:
-        self._calls.remove(call)
+        self._calls = [one for one in self._calls if one is not call]
 
 
 class Receiving(Call[T], Stoppable):
@@ -203,7 +203,7 @@ class Receiving(Call[T], Stoppable):
     __slots__ = ("_give_back", "_halt")
 
     def __init__(
-        self, runner: Runner, work: Coroutine[Any, Any, T], halt: Halt, give_back: Callable[[T], object] | None
+        self, runner: Runner, work: Coroutine[Any, Any, T], halt: Halt, give_back: Callable[[T], object] | None = None
     ) -> None:  # fmt: skip
         self._halt = halt
         self._give_back = give_back

@@ -187,8 +187,10 @@ async def starting(
     if scope["type"] != "http":
         return
     alive = scope["path"] == "/health"
-    headers = [("content-type", "text/plain")] if alive else Refusal.STARTING.headers[:-1]
-    body = b"OK\n" if alive else Refusal.STARTING.body
+    headers = (
+        [("content-type", "text/plain"), ("content-length", "2")] if alive else Refusal.STARTING.headers[:-1]
+    )
+    body = b"OK" if alive else Refusal.STARTING.body
     start = {"type": "http.response.start", "status": 200 if alive else Refusal.STARTING.status}
     await send({**start, "headers": [(name.encode(), value.encode()) for name, value in headers]})
     await send({"type": "http.response.body", "body": body})

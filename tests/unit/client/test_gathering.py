@@ -82,7 +82,9 @@ def test_a_request_is_larger_than_its_bounds(monkeypatch: pytest.MonkeyPatch) ->
 
     async def main() -> None:
         server = Server()
-        answers = await published(server, [b"a"], [b"b"] * 5, [b"c", b"d"], [b"e"], [b"f"], [b"g" * 90], [b"h"])
+        answers = await published(
+            server, [b"a"], [b"b"] * 5, [b"c", b"d"], [b"e"], [b"f"], [b"g" * 90], [b"h"]
+        )
         assert [len(one) for one in answers] == [1, 5, 2, 1, 1, 1, 1]
         assert [len(one) for one in server.payloads] == [1, 5, 3, 1, 1, 1]
 

@@ -35,7 +35,7 @@ from penstock.server.http.bodies import (
 from penstock.server.http.front import ClientGone, Front, Receive
 from penstock.server.http.parties import ANYBODY
 from penstock.server.http.problem import Headers, Refusal
-from penstock.server.http.route import Call, Events, Plain, Route, parsed
+from penstock.server.http.route import Call, Events, Plain, Route, Stream, parsed
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Scope = MutableMapping[str, Any]
@@ -189,6 +189,9 @@ async def _sent(call: Call, route: Route, answer: Any, send: Send) -> int:
     if type(answer) is Events:
         await _stream(call, answer, send)
         return 200
+    if type(answer) is Stream:
+        await _flow(call, answer, send)
+        return 200
     status = call.status or route.succeeds
     if call.packed:
         body, kind = encode_msgpack(answer), MSGPACK_TYPE
@@ -217,6 +220,25 @@ async def _stream(call: Call, answer: Events, send: Send) -> None:
             last = b"event: problem\ndata: " + answer_to(error, call.request_id)[2] + b"\n\n"
             await send({"type": "http.response.body", "body": last, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _flow(call: Call, answer: Stream, send: Send) -> None:
+    """What fails in the middle is not ended: whoever reads it sees that something is missing."""
+    headers = [
+        (b"content-type", answer.content_type.encode()),
+        (b"x-request-id", call.request_id.encode()),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    try:
+        async with aclosing(answer.parts) as parts:
+            async for part in parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+    except ClientGone:
+        raise
+    except Exception as error:
+        answer_to(error, call.request_id)  # for the log
+        raise ClientGone from error  # the connection is closed without an end
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def respond(send: Send, status: int, headers: Headers, body: bytes, request: str) -> None:

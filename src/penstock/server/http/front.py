@@ -57,6 +57,7 @@ class Front:
         self.directory = directory
         self.ready = ready
         self.stopping = False
+        self.tables: Any = None  # made when Spark first asks: see `spark`
         #: In every answer: by it a client knows that it speaks to another server than before, which knows no consumers and no leases.
         self.life = (b"penstock-life", os.urandom(8).hex().encode())
         self._handles: dict[tuple[str, str], Handle] = {}
@@ -64,6 +65,7 @@ class Front:
         self._polls = 0
         self._polls_by_caller: Counter[str] = Counter()
         self._waits: set[Wait] = set()
+        self._named: dict[tuple[str, str], Wait] = {}  # by the caller and the name that it gave
 
     # --- logs ---
 
@@ -133,19 +135,31 @@ class Front:
         )
 
     async def outcome(
-        self, ticket: Ticket[Any], receive: Receive, take_back: Callable[[Any], Awaitable[None]] | None = None
-    ) -> Any:
-        """What a ticket gives, unless the client goes first: then what it was given is taken back."""
+        self, ticket: Ticket[Any], receive: Receive, take_back: Callable[[Any], Awaitable[None]] | None = None,
+        name: tuple[str, str] | None = None,
+    ) -> Any:  # fmt: skip
+        """What a ticket gives, unless the client goes first: then what it was given is taken back. By its `name`, if it has one, the client may end the wait."""
         if isinstance(ticket, Answer | Recorded | Leasing):
             return await ticket.get()
         wait = Wait(ticket)
         self._waits.add(wait)
+        if name is not None:
+            self._named[name] = wait
         if self.stopping:
             wait.stop()
         try:
             return await wait.outcome(receive, take_back)
         finally:
             self._waits.discard(wait)
+            if name is not None and self._named.get(name) is wait:
+                del self._named[name]
+
+    def end_wait(self, caller: Caller, name: str) -> bool:
+        """Have a caller's own request answered with what it was granted, or nothing; whether there was one of that name."""
+        found = self._named.get((caller.subject, name))
+        if found is not None:
+            found.stop()
+        return found is not None
 
     @property
     def waiting(self) -> int:
@@ -177,7 +191,7 @@ class Wait:
             self._task.cancel()
 
     async def outcome(self, receive: Receive, take_back: Callable[[Any], Awaitable[None]] | None) -> Any:
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(until_gone(receive))
         try:
             await asyncio.wait((self._task, gone), return_when=asyncio.FIRST_COMPLETED)
             if not gone.done():
@@ -193,7 +207,7 @@ class Wait:
             await _end(self._task)
 
 
-async def _gone(receive: Receive) -> None:
+async def until_gone(receive: Receive) -> None:
     """Until the client has gone. Whatever it still sends is not wanted."""
     while (await receive())["type"] != "http.disconnect":
         pass

@@ -47,7 +47,7 @@ async def leased(
 
     with call.front.place(call.caller):
         ticket = call.port.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
-        granted = await call.front.outcome(ticket, call.receive, take_back)
+        granted = await call.front.outcome(ticket, call.receive, take_back, call.wait_name())
     return granted if granted is None or count == 1 else await _what_fits(call, log, granted)
 
 
@@ -103,6 +103,10 @@ def _packed_row(
         id=id, offset=offset, timestamp=to_datetime(timestamp_us), payload=payload, attempt=attempt,
         receipt=f"{group}:{offset}:{number:x}", headers=headers or {}, key=key, priority=priority,
     )  # fmt: skip
+
+
+async def end_wait(call: Call) -> wire.Was:
+    return wire.Was(was=call.front.end_wait(call.caller, call.path["wait"]))
 
 
 # --- settling ---
@@ -250,6 +254,12 @@ ROUTES: Final[tuple[Route, ...]] = (
         answer_example=wire.Leases(group="default", number=0x10000002A, deliveries=[_DELIVERY]),
         note="A queue's own group is called `default`. Fewer may come than were asked for, where an answer would become too large. "
         "A client that goes while it waits leaves nothing leased.",
+    ),
+    Route(
+        method="DELETE", path="/v1/waits/{wait}", summary="End the wait of a request of one's own",
+        handler=end_wait, answer=wire.Was, answer_example=wire.Was(was=True),
+        note="A request that waits and has a header `Penstock-Wait: NAME` is answered at once then, with what it was granted, or nothing. So nothing is lost, "
+        "as it may be when a connection is cut.",
     ),
     Route(
         method="POST", path=GROUP + "/consumers", summary="A consumer comes", permission=("consume",), handler=attach,

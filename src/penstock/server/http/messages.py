@@ -206,7 +206,8 @@ async def watch(call: Call) -> wire.Was:
     wait_us = call.wait_us(call.query["wait"])
     if wait_us and (await _latest(call, log)) <= offset:
         with call.front.place(call.caller):
-            await call.front.outcome(call.port.watch(log, offset, wait_us=wait_us), call.receive)
+            ticket = call.port.watch(log, offset, wait_us=wait_us)
+            await call.front.outcome(ticket, call.receive, name=call.wait_name())
     return wire.Was(was=await _latest(call, log) > offset)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import cache
 from html import escape
 from http import HTTPStatus
 from typing import Any, Final
@@ -266,20 +267,21 @@ def _pretty(example: Any) -> str:
     return escape(msgspec.json.format(msgspec.json.encode(example), indent=2).decode())
 
 
-def routes(described: Iterable[Route], version: str) -> tuple[Route, ...]:
-    """The addresses of the description: it is made once."""
-    listed = list(described)
-    body = msgspec.json.encode(document(listed, version))
-    html = page(listed, version)
+def routes(listed: tuple[Route, ...], version: str) -> tuple[Route, ...]:
+    """The addresses of the description, which is made when it is first asked for."""
+
+    @cache
+    def described() -> tuple[bytes, bytes]:
+        return msgspec.json.encode(document(listed, version)), page(listed, version)
 
     async def openapi(call: Call) -> Plain:
         del call
-        return Plain(body, wire.JSON)
+        return Plain(described()[0], wire.JSON)
 
     async def docs(call: Call) -> Plain:
         del call
         guard = (("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'"),)
-        return Plain(html, "text/html; charset=utf-8", headers=guard)
+        return Plain(described()[1], "text/html; charset=utf-8", headers=guard)
 
     return (
         Route(

@@ -64,6 +64,13 @@ class Events(NamedTuple):
     events: AsyncGenerator[bytes, None]
 
 
+class Stream(NamedTuple):
+    """An answer that comes in parts, as they are made."""
+
+    parts: AsyncGenerator[bytes, None]
+    content_type: str
+
+
 class Call:
     """A request on its way."""
 
@@ -106,6 +113,11 @@ class Call:
         if not wait_us:
             return await ticket.get()
         return await self.front.outcome(ticket, self.receive, take_back)
+
+    def wait_name(self) -> tuple[str, str] | None:
+        """What the client calls this request, to be able to end its wait."""
+        found = self.header(b"penstock-wait")
+        return None if found is None else (self.caller.subject, found[:64])
 
     def header(self, name: bytes) -> str | None:
         """A header of the request."""

@@ -1,0 +1,159 @@
+"""Server-sent events: nothing is lost between two connections, and a stream ends when the server does."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx2
+import pytest
+
+from penstock.broker.embedded import Embedded
+from penstock.clock import ManualClock
+from penstock.server.bounds import Bounds
+from tests.server.running import Running
+from tests.server.test_long_polls import until, waiting
+
+HERE = "/v1/namespaces/default"
+ORDERS = HERE + "/logs/orders"
+
+
+def publish(client: httpx2.Client, *payloads: str) -> None:
+    assert client.post(ORDERS + "/messages", json={"messages": list(payloads)}).status_code == 200
+
+
+@contextmanager
+def stream(running: Running, path: str, **headers: str) -> Iterator[Iterator[dict[str, str]]]:
+    """The events of a stream, each by its fields; what is no event has the field of its comment, or of what it sets."""
+    with httpx2.stream("GET", running.url + path, headers=headers, timeout=30) as answer:
+        assert answer.headers["content-type"].startswith("text/event-stream")
+
+        def events() -> Iterator[dict[str, str]]:
+            found: dict[str, str] = {}
+            for line in answer.iter_lines():
+                if line:
+                    name, _, value = line.partition(": ")
+                    found[name] = value
+                else:
+                    yield found
+                    found = {}
+
+        yield events()
+
+
+def payload(event: dict[str, str]) -> Any:
+    return json.loads(event["data"])["payload"]
+
+
+def test_a_tail_gives_what_is_stored_and_what_comes(client: httpx2.Client, running: Running) -> None:
+    client.put(HERE + "/queues/orders", json={})
+    publish(client, "AAAA", "AAAB")
+    with stream(running, ORDERS + "/tail?start=earliest") as events:
+        assert next(events) == {"retry": "1000"}
+        assert [payload(next(events)), payload(next(events))] == ["AAAA", "AAAB"]
+        publish(client, "AAAC")
+        third = next(events)
+        assert (third["id"], payload(third)) == ("2", "AAAC")
+    until(waiting(running, 0))
+
+
+def test_a_tail_goes_on_behind_the_last_event_that_was_seen(client: httpx2.Client, running: Running) -> None:
+    client.put(HERE + "/queues/orders", json={})
+    publish(client, "AAAA", "AAAB", "AAAC")
+    with stream(running, ORDERS + "/tail?start=earliest", **{"last-event-id": "1"}) as events:
+        next(events)
+        assert next(events)["id"] == "2"
+
+
+def test_a_tail_begins_at_an_offset_or_at_what_comes_next(client: httpx2.Client, running: Running) -> None:
+    client.put(HERE + "/queues/orders", json={})
+    publish(client, "AAAA", "AAAB")
+    with stream(running, ORDERS + "/tail?offset=1") as events:
+        next(events)
+        assert next(events)["id"] == "1"
+    with stream(running, ORDERS + "/tail") as events:
+        next(events)
+        publish(client, "AAAC")
+        assert next(events)["id"] == "2"
+
+
+@pytest.mark.parametrize(
+    ("query", "headers"),
+    [("?start=middle", {}), ("?offset=-1", {}), ("?offset=1&start=latest", {}), ("", {"last-event-id": "x"})],
+)
+def test_a_tail_from_nowhere_is_refused(client: httpx2.Client, query: str, headers: dict[str, str]) -> None:
+    client.put(HERE + "/queues/orders", json={})
+    assert client.get(ORDERS + "/tail" + query, headers=headers).status_code == 400
+
+
+def test_a_tail_of_nothing_is_not_found(client: httpx2.Client) -> None:
+    assert client.get(ORDERS + "/tail").status_code == 404
+
+
+def test_a_silent_tail_says_that_it_lives(port: Embedded, clock: ManualClock) -> None:
+    with Running(port, bounds=Bounds(heartbeat_s=5)) as running:
+        httpx2.put(running.url + HERE + "/queues/orders", json={})
+        log = port.find("default", "orders").wait()
+        assert log is not None
+        with stream(running, ORDERS + "/tail") as events:
+            next(events)
+            for _ in range(2):
+                until(lambda: bool(port.monitor.lines.of_log(log)))  # type: ignore[arg-type]
+                clock.advance(seconds=5)
+                assert next(events) == {"": "alive"}
+
+
+def test_a_deleted_queue_ends_its_tail_with_a_problem(client: httpx2.Client, running: Running) -> None:
+    client.put(HERE + "/queues/orders", json={})
+    with stream(running, ORDERS + "/tail") as events:
+        next(events)
+        client.delete(HERE + "/queues/orders")
+        last = next(events)
+        assert last["event"] == "problem"
+        assert json.loads(last["data"])["code"] == "queue_not_found"
+        assert list(events) == []
+
+
+def test_what_was_dropped_before_it_was_read_is_counted(
+    client: httpx2.Client, running: Running, clock: ManualClock
+) -> None:
+    client.put(HERE + "/topics/orders", json={"policy": {"retain_seconds": 60}})
+    publish(client, "AAAA", "AAAB")
+    clock.advance(seconds=120)
+    publish(client, "AAAC")
+    with stream(running, ORDERS + "/tail?offset=0") as events:
+        next(events)
+        missed = next(events)
+        assert (missed["event"], missed["data"]) == ("missed", '{"missed":2}')
+        assert next(events)["id"] == "2"
+
+
+def test_statistics_come_again_and_again(client: httpx2.Client, running: Running) -> None:
+    client.put(HERE + "/queues/orders", json={})
+    with stream(running, HERE + "/stats/stream?interval=0.1") as events:
+        next(events)
+        first = json.loads(next(events)["data"])
+        assert (first["stats"]["queues"], first["logs"][0]["name"], first["left_out"]) == (1, "orders", 0)
+        publish(client, "AAAA")
+        while json.loads(next(events)["data"])["logs"][0]["published"] == 0:
+            pass
+    assert client.get(HERE + "/stats/stream?interval=0").status_code == 400
+    until(waiting(running, 0))
+
+
+def test_streams_end_when_the_server_does(port: Embedded) -> None:
+    with Running(port) as running:
+        httpx2.put(running.url + HERE + "/queues/orders", json={})
+        with (
+            stream(running, ORDERS + "/tail") as tail,
+            stream(running, HERE + "/stats/stream?interval=3000") as statistics,
+        ):
+            next(tail)
+            next(statistics)
+            next(statistics)
+            until(waiting(running, 2))
+            running.stop()
+            assert list(tail) == []
+            assert list(statistics) == []

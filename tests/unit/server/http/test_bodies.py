@@ -1,0 +1,82 @@
+"""Bodies in JSON and msgpack, and what cannot be read."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from penstock import wire
+from penstock.errors import InvalidArgument
+from penstock.server.http.bodies import Reading, wants_msgpack
+from penstock.server.http.mqueue import EnqueueItem
+
+PUBLISH = Reading(wire.Publish)
+
+
+@pytest.mark.parametrize(
+    "content_type", [b"application/json", b"", b"application/x-www-form-urlencoded", b"text/plain"]
+)
+def test_json_is_read_whatever_it_is_called(content_type: bytes) -> None:
+    found = PUBLISH(b'{"messages": ["aGk=", {"payload": "aGk=", "priority": 1}]}', content_type)
+    assert found.messages == [b"hi", wire.Item(payload=b"hi", priority=1)]
+
+
+def test_msgpack_is_read_when_it_is_said_to_be_that() -> None:
+    body = msgspec.msgpack.encode({"messages": [b"hi", {"payload": b"hi"}]})
+    assert PUBLISH(body, b"application/msgpack").messages == [b"hi", wire.Item(payload=b"hi")]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"null",
+        b"[]",
+        b'{"messages": [1]}',
+        b'{"messages": ["not base64!"]}',
+        b'{"messages": [], "massages": []}',
+        b'{"messages": [{"payload": "aGk=", "priority": 1e999}]}',
+        b'{"messages": ["\xff"]}',
+        b'{"messages": ' + b"[" * 100_000,
+        b'{"messages": [{"payload": "aGk=", "headers": ' + b'{"a":' * 100_000,
+    ],
+)
+def test_what_cannot_be_read_is_the_callers_mistake(body: bytes) -> None:
+    with pytest.raises(InvalidArgument, match="the body cannot be read"):
+        PUBLISH(body, b"application/json")
+
+
+def test_what_is_nested_too_deep_is_the_callers_mistake() -> None:
+    anything = Reading(wire.Declare)  # whose policy may hold anything
+    for body, kind in (
+        (b'{"policy": {"a":' + b"[" * 200_000, b"application/json"),
+        (b"\x81\xa6policy\x81\xa1a" + b"\x91" * 200_000, b"application/msgpack"),
+    ):
+        with pytest.raises(InvalidArgument, match="cannot be read"):
+            anything(body, kind)
+
+
+def test_a_body_of_which_nothing_must_be_said_may_be_left_out() -> None:
+    assert Reading(wire.Lease)(b"", b"") == wire.Lease()
+    assert Reading(wire.Lease)(b"", b"application/msgpack") == wire.Lease()
+    with pytest.raises(InvalidArgument):
+        Reading(list[EnqueueItem])(b"", b"")
+
+
+@pytest.mark.parametrize(
+    ("accept", "content_type", "packed"),
+    [
+        (b"", b"", False),
+        (b"", b"application/json", False),
+        (b"", b"application/msgpack", True),
+        (b"*/*", b"application/msgpack", True),
+        (b"application/json", b"application/msgpack", False),
+        (b"application/msgpack", b"application/json", True),
+        (b"application/msgpack, application/json", b"", True),
+        (b"application/json, application/msgpack", b"", False),
+        (b"text/html", b"application/msgpack", False),
+    ],
+)
+def test_an_answer_is_what_was_asked_for(accept: bytes, content_type: bytes, packed: bool) -> None:
+    assert wants_msgpack(accept, content_type) is packed
