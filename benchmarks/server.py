@@ -42,6 +42,8 @@ BATCHES: Final = 1_280
 #: The rate of the end-to-end question, and for how long.
 RATE: Final = 1000
 SECONDS: Final = 10
+PUBLISHERS: Final = 8
+CONSUMERS: Final = 2
 
 SECRET: Final = secrets.token_urlsafe(48)
 LOGS: Final = "/v1/namespaces/default/logs"
@@ -83,8 +85,10 @@ class Server:
                     if b" 503 " not in connection.recv(100):
                         return
             except OSError:
-                if self.process.poll() is not None or time.monotonic() > until:
+                if self.process.poll() is not None:
                     raise
+            if time.monotonic() > until:
+                raise RuntimeError("the server does not become ready")
             time.sleep(0.05)
 
     def load(self, connections: int, following: load.Next, rate: float | None = None) -> Load:
@@ -221,13 +225,18 @@ def consuming(count: int, each: int) -> load.Next:
     def following(number: int, answered: bytes) -> bytes | None:
         if answered:
             found = msgspec.msgpack.decode(answered)
-            offsets = [one["offset"] for one in found["deliveries"]]
-            body = {"group": "default", "offsets": offsets, "numbers": [found["number"]] * len(offsets)}
-            return request("POST", f"{LOGS}/orders/settle", TOKEN, msgspec.msgpack.encode(body), kind)
+            return _settle(found, kind)
         left[number] = left.get(number, each) - 1
         return lease if left[number] >= 0 else None
 
     return following
+
+
+def _settle(found: dict[str, Any], kind: str) -> bytes:
+    """Acknowledge what was handed out."""
+    offsets = [one["offset"] for one in found["deliveries"]]
+    body = {"group": "default", "offsets": offsets, "numbers": [found["number"]] * len(offsets)}
+    return request("POST", f"{LOGS}/orders/settle", TOKEN, msgspec.msgpack.encode(body), kind)
 
 
 # --- end to end ---
@@ -238,7 +247,7 @@ def end_to_end(session: Session) -> Iterator[Answer]:
     path = session.place("data")
     with ours(path) as server:
         latencies = uvloop.run(_paced(server, session.work(RATE * SECONDS)))
-        around = uvloop.run(_round_trip())
+        around = round_trip_s()
         sync = sync_s(session.place("disk"))
     floor = around + sync
     for share, target in ((0.5, 6), (0.99, 10)):
@@ -251,42 +260,68 @@ def end_to_end(session: Session) -> Iterator[Answer]:
 
 
 async def _paced(server: Server, count: int) -> list[float]:
-    """Latencies of messages that are published at a steady rate, with the time in them, and received by a long poll."""
-    from penstock import aio
-
-    url = f"http://127.0.0.1:{server.port}"
+    """Latencies of messages that are published at a steady rate, with the time in them, by some, and received by others, each of whom waits for some, settles them, and waits again."""
     latencies: list[float] = []
-    async with aio.connect(url, token=TOKEN) as sending, aio.connect(url, token=TOKEN) as receiving:
-        queue, other = await sending.queue("paced"), await receiving.queue("paced")
-        publishes: set[asyncio.Task[Any]] = set()
+    kind = "application/msgpack"
+    body = msgspec.msgpack.encode({"count": BATCH, "wait": 10})
+    lease = request("POST", f"{LOGS}/orders/groups/default/lease", TOKEN, body, kind)
+    settling: set[int] = set()
 
-        async def receive() -> None:
-            while len(latencies) < count:
-                found = await other.receive_many(BATCH, timeout=10)
-                now = time.perf_counter()
-                latencies.extend(now - float(one.payload) for one in found)
-                await other.ack_many(found)
+    def publish(number: int, _answered: bytes) -> bytes | None:
+        left[number] -= 1
+        message = msgspec.msgpack.encode({"messages": [b"%.9f" % time.perf_counter()]})
+        return request("POST", f"{LOGS}/orders/messages", TOKEN, message, kind) if left[number] >= 0 else None
 
-        consumer = asyncio.create_task(receive())
-        begun = time.perf_counter()
-        for number in range(count):
-            await asyncio.sleep(max(0, begun + number / RATE - time.perf_counter()))
-            publishes.add(asyncio.create_task(queue.publish(b"%.9f" % time.perf_counter())))
-        await asyncio.gather(*publishes)
-        await consumer
+    def consume(number: int, answered: bytes) -> bytes | None:
+        if number in settling or not answered:
+            settling.discard(number)
+            return lease if len(latencies) < count else None
+        now, found = time.perf_counter(), msgspec.msgpack.decode(answered)
+        latencies.extend(now - float(one["payload"]) for one in found["deliveries"])
+        settling.add(number)
+        return _settle(found, kind)
+
+    left = dict.fromkeys(range(PUBLISHERS), count // PUBLISHERS)
+    consuming = asyncio.create_task(load.run("127.0.0.1", server.port, CONSUMERS, consume))
+    await load.run("127.0.0.1", server.port, PUBLISHERS, publish, RATE)
+    await asyncio.wait((consuming,), timeout=12)
+    consuming.cancel()  # those who found nothing more wait to no end
     return latencies[count // 10 :]
 
 
-async def _round_trip() -> float:
-    """A hundred bytes there and back over the loopback, in the median."""
+_ECHO: Final = """
+import asyncio, uvloop
 
-    async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        while data := await reader.read(1000):
-            writer.write(data)
-        writer.close()
+class Echo(asyncio.Protocol):
+    def connection_made(self, transport):
+        self.transport = transport
 
-    listening = await asyncio.start_server(echo, "127.0.0.1", 0)
-    reader, writer = await asyncio.open_connection(*listening.sockets[0].getsockname()[:2])
+    def data_received(self, data):
+        self.transport.write(data)
+
+async def main():
+    server = await asyncio.get_running_loop().create_server(Echo, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+uvloop.run(main())
+"""
+
+
+def round_trip_s() -> float:
+    """A hundred bytes there and back over the loopback, to another process, in the median."""
+    process = subprocess.Popen([sys.executable, "-c", _ECHO], stdout=subprocess.PIPE)
+    try:
+        assert process.stdout is not None
+        port = int(process.stdout.readline())
+        return uvloop.run(_round_trips(port))
+    finally:
+        process.kill()
+        process.wait()
+
+
+async def _round_trips(port: int) -> float:
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
     taken = []
     for _ in range(2000):
         begun = time.perf_counter()
@@ -294,7 +329,6 @@ async def _round_trip() -> float:
         await reader.readexactly(len(PAYLOAD))
         taken.append(time.perf_counter() - begun)
     writer.close()
-    listening.close()
     return median(taken)
 
 

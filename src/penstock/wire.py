@@ -23,7 +23,7 @@ import msgspec
 from penstock.broker.port import How, Kind
 from penstock.broker.trace import Step as TraceStep
 from penstock.errors import InvalidArgument
-from penstock.limits import PRIORITY_DEFAULT
+from penstock.limits import OFFSET_MAX, PRIORITY_DEFAULT
 from penstock.policy import Backoff, Policy
 
 #: The media types of a body, and what they are called in `Accept`.
@@ -344,6 +344,160 @@ class Problem(Reply, omit_defaults=True):
     instance: str | None = None  # the request's id
     retry_after: float | None = None
     indeterminate: bool | None = None
+
+
+# --- tables for Spark: see `pipeline.exchange` for what is trusted of it ---
+
+
+class Narrowing(msgspec.Struct, forbid_unknown_fields=True):
+    """What filters leave to be read: logs by the columns that name them, offsets from and before, and times of which segments may hold something."""
+
+    names: dict[str, set[str]] = {}
+    first: int = 0
+    behind: int = OFFSET_MAX
+    oldest_us: int | None = None
+    newest_us: int | None = None
+
+
+class Noted(msgspec.Struct, forbid_unknown_fields=True):
+    """What a stream has looked at already, so that it is looked at, and told, once: the epoch that its offsets were compared with, logs that are gone, commits that are."""
+
+    epoch: int | None = None
+    gone: set[tuple[str, int]] = set()
+    cleaned: tuple[int, int] | None = None
+
+
+class StreamPlace(msgspec.Struct, forbid_unknown_fields=True):
+    """Where a stream of a table is: what a checkpoint holds."""
+
+    penstock: int
+    path: str
+    table: str
+    reader: str | None = None
+    logs: dict[str, tuple[int, int, int]] | None = None
+    sequence: int | None = None
+    epoch: int | None = None
+
+    def offset(self) -> dict[str, Any]:
+        found: dict[str, Any] = {
+            "penstock": self.penstock,
+            "path": self.path,
+            "table": self.table,
+            "reader": self.reader,
+        }
+        if self.logs is not None:
+            found["logs"] = {name: list(place) for name, place in self.logs.items()}
+        if self.sequence is not None:
+            found["sequence"], found["epoch"] = self.sequence, self.epoch or 0
+        return found
+
+
+class Portion(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What one task reads: commits by sequence number, and of each log, by number, the offsets from and before."""
+
+    first: int
+    stop: int
+    logs: dict[int, tuple[int, int]]
+
+
+class Asking(Body):
+    """What every question about a table has: the options as they were given, and which logs are meant if not all of the namespace are."""
+
+    options: dict[str, str] = {}
+    topics: list[str] | None = None
+
+
+class SparkCheck(Asking):
+    """POST …/spark/check: is everything right with the options?"""
+
+
+class SparkPlan(Asking):
+    """POST …/spark/plan: what is to be read of a table, or, between two offsets, of a stream."""
+
+    narrowing: Narrowing | None = None
+    start: StreamPlace | None = None
+    end: StreamPlace | None = None
+
+
+class SparkOffsets(Asking, kw_only=True):
+    """POST …/spark/offsets: where a stream begins, where a batch of it ends, or up to where everything is synced."""
+
+    what: Literal["initial", "latest", "end"]
+    start: StreamPlace | None = None
+    rows: int | None = None
+    final: StreamPlace | None = None
+    noted: Noted | None = None
+
+
+class SparkRead(Asking, kw_only=True):
+    """POST …/spark/read: the rows of a portion, as Arrow's IPC stream."""
+
+    portion: Portion
+
+
+class SparkProgress(Body):
+    """POST …/spark/progress: how far a stream is, under the name of a reader; of each log its number and the next offset."""
+
+    reader: str
+    logs: dict[str, tuple[int, int]]
+
+
+class SpoolBatch(Body):
+    """POST …/spool/batches: publish what was staged, once, however often this is said. POST …/spool/abort: it is not wanted."""
+
+    producer: str
+    batch: int
+    files: list[str]
+    wait: float = 0.0
+
+
+class SpoolForget(Body):
+    """POST …/spool/forget: the answer about a producer of one batch has arrived, and nobody will ask again."""
+
+    producer: str
+
+
+class Checked(Reply):
+    """Nothing is wrong; what was said about it beside that."""
+
+    warnings: list[str] = []
+
+
+class SparkPlanned(Reply):
+    """Portions, at least one."""
+
+    portions: list[Portion]
+    warnings: list[str] = []
+
+
+class SparkFound(Reply):
+    """An offset, the end that was seen with it, and what has been looked at."""
+
+    offset: dict[str, Any]
+    end: dict[str, Any]
+    noted: Noted
+    warnings: list[str] = []
+
+
+class StagedShare(Reply):
+    """What was staged for a topic."""
+
+    topic: str
+    rows: int
+    bytes: int
+
+
+class Staged(Reply):
+    """PUT …/spool/staged/{name}: what the server calls it, and what is in it; null if there were no rows."""
+
+    name: str | None
+    shares: list[StagedShare] = []
+
+
+class Taken(Reply):
+    """Whether a batch was published within that time. If not, it is on the server's disk, and will be."""
+
+    taken: bool
 
 
 # --- policies ---

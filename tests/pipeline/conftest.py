@@ -11,6 +11,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 from penstock import pipeline
+from tests.unit.pipeline.serving import place
 
 ROOT = Path(__file__).parents[2]
 
@@ -51,5 +52,6 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
 
 
 @pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return tmp_path / "data"
+def data(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
+    with place(tmp_path / "data", getattr(request, "param", "directory")) as path:
+        yield path

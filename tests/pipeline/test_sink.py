@@ -7,6 +7,7 @@ import decimal
 import os
 import pickle
 import random
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,13 +36,23 @@ from penstock.journal.spool import Manifest, Spool
 from penstock.pipeline import sink
 from penstock.pipeline.sink import Written
 from penstock.pipeline.staging import Staging
+from tests.unit.pipeline.serving import place, reached
 
 FORMAT = "penstock"
 
 
+both_ways = pytest.mark.parametrize("path", ["directory", "url"], indirect=True)
+
+
 @pytest.fixture
-def path(tmp_path: Path) -> str:
-    return str(tmp_path / "data")
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+    with place(tmp_path / "data", getattr(request, "param", "directory")) as found:
+        yield str(found)
+
+
+def left(path: str) -> list[str]:
+    """What is in the spool. Files that have no name are on their way through a server."""
+    return sorted(os.listdir(Path(path) / "spool"))
 
 
 # --- what is wrong before anything is read ---
@@ -93,7 +104,7 @@ def test_two_columns_of_one_name_are_not_noticed(path: str) -> None:
         ({}, "give option topic, or a column 'topic'"),
         ({"topic": "no name"}, "the topic 'no name' has ' '"),
         ({"topic": "a", "namespace": ""}, "the namespace is empty"),
-        ({"topic": "a", "topik": "b", "colour": "c"}, "no option 'colour', 'topik'; it has path, topic, namespace, txnAppId"),
+        ({"topic": "a", "topik": "b", "colour": "c"}, "no option 'colour', 'topik'; it has path, url, token, topic, namespace, txnAppId"),
         ({"topic": "a", "txnappid": "x"}, "both txnAppId and txnVersion"),
         ({"topic": "a", "txnversion": "1"}, "both txnAppId and txnVersion"),
         ({"topic": "a", "txnappid": "", "txnversion": "1"}, "txnAppId has 1 to"),
@@ -316,8 +327,9 @@ def test_an_array_that_is_part_of_another_is_laid_out_wrongly(start: int) -> Non
 # --- committing, without Spark ---
 
 
+@both_ways
 def test_a_commit_message_does_not_travel(path: str) -> None:
-    writer = sink.writer(schema("payload binary"), {"path": path, "topic": "a"})
+    writer = sink.writer(schema("payload binary"), {**reached(path), "topic": "a"})
     message = writer.write(iter([batch(payload=[b"1"])]))
     copy = pickle.loads(pickle.dumps(message))
     assert copy == message
@@ -327,23 +339,26 @@ def test_a_commit_message_does_not_travel(path: str) -> None:
         assert [one.payload for one in broker.queue("a").peek(9)] == [b"1"]
 
 
+@both_ways
 def test_an_aborted_write_leaves_its_files(path: str) -> None:
-    writer = sink.writer(schema("payload binary"), {"path": path, "topic": "a"})
+    writer = sink.writer(schema("payload binary"), {**reached(path), "topic": "a"})
     message = writer.write(iter([batch(payload=[b"1"])]))
     with pytest.raises(InvalidArgument):
         writer.write(iter([batch(payload=[b"1"]), batch(payload=pa.array([None], pa.binary()))]))
-    assert len(os.listdir(Path(path) / "spool")) == 1
+    assert len([name for name in left(path) if name.endswith(".staged")]) == 1
     writer.abort([message, None])
-    assert os.listdir(Path(path) / "spool") == []
+    assert left(path) == []
 
 
+@both_ways
 def test_an_abort_after_a_failed_commit_removes_what_was_handed_in(path: str) -> None:
-    options = {"path": path, "topic": "a", "txnappid": "x", "txnversion": "1", "committimeout": "0"}
+    options = {**reached(path), "topic": "a", "txnappid": "x", "txnversion": "1", "committimeout": "0"}
     writer = sink.writer(schema("payload binary"), options)
     message = writer.write(iter([batch(payload=[b"1"])]))
     assert isinstance(message, Written)
-    assert message.file is not None
+    assert len(message.files) == 1
     with penstock.open(path) as broker:
+        reached(path)
         intake: Any = broker._port.monitor.intake  # type: ignore[attr-defined]
         with intake._one:  # the owner is busy
             writer.commit([message])
@@ -352,12 +367,13 @@ def test_an_abort_after_a_failed_commit_removes_what_was_handed_in(path: str) ->
             writer.abort([later])
     with penstock.open(path) as broker:
         assert [one.payload for one in broker.queue("a").peek(9)] == [b"1"]
-    assert os.listdir(Path(path) / "spool") == []
+    assert left(path) == []
 
 
+@both_ways
 def test_a_version_for_one_topic_is_taken_for_another_ones(path: str) -> None:
     def write(payload: bytes, schema_: str = "payload binary", **options: str) -> None:
-        given = {"path": path, "txnappid": "app/x", "txnversion": "7", **options}
+        given = {**reached(path), "txnappid": "app/x", "txnversion": "7", **options}
         writer = sink.writer(schema(schema_), given)
         columns: dict[str, Any] = {"payload": [payload]}
         if "topic" in schema_:
@@ -390,7 +406,7 @@ def test_the_longest_names_make_a_producer_too_long(path: str) -> None:
 
 
 def test_a_directory_that_the_driver_does_not_see_is_not_noticed(path: str) -> None:
-    writer = sink.writer(schema("payload binary"), {"path": path, "topic": "a"})
+    writer = sink.writer(schema("payload binary"), {**reached(path), "topic": "a"})
     message = writer.write(iter([batch(payload=[b"1"])]))
     for file in (Path(path) / "spool").iterdir():
         file.unlink()
@@ -411,14 +427,18 @@ def rows(spark: SparkSession, count: int, partitions: int = 2) -> DataFrame:
     return spark.range(0, count, 1, partitions).select(F.col("id").cast("string").alias("payload"))
 
 
+@both_ways
 def test_a_batch_write_loses_or_doubles_a_row(spark: SparkSession, path: str) -> None:
-    rows(spark, 50_000, 3).write.format(FORMAT).mode("append").option("topic", "a").save(path)
+    rows(spark, 50_000, 3).write.format(FORMAT).mode("append").option("topic", "a").options(
+        **reached(path)
+    ).save()
     assert payloads(path) == [b"%d" % n for n in range(50_000)]
-    rows(spark, 10).write.format(FORMAT).mode("append").option("topic", "a").save(path)
+    rows(spark, 10).write.format(FORMAT).mode("append").option("topic", "a").options(**reached(path)).save()
     assert len(payloads(path)) == 50_010, "a rerun by hand is a new write"
-    assert os.listdir(Path(path) / "spool") == []
+    assert left(path) == []
 
 
+@both_ways
 def test_all_columns_do_not_arrive(spark: SparkSession, path: str) -> None:
     df = spark.sql(
         """select 'p' as payload, 'b' as topic, 'k' as key, map('h', 'v') as headers, 7 as priority, 'd' as dedup_id,
@@ -426,7 +446,9 @@ def test_all_columns_do_not_arrive(spark: SparkSession, path: str) -> None:
            union all select 'q', null, null, null, null, null, null, null"""
     )
     with penstock.open(path) as broker:
-        df.write.format(FORMAT).mode("append").option("topic", "a").option("namespace", "team").save(path)
+        df.write.format(FORMAT).mode("append").option("topic", "a").option("namespace", "team").options(
+            **reached(path)
+        ).save()
         team = broker.namespace("team")
         (found,) = team.queue("b").reader("r").read_many(9)
         assert (found.payload, found.key, found.headers, found.priority, found.dedup_id) == (
@@ -454,29 +476,31 @@ def test_spark_does_not_tell_what_is_wrong(spark: SparkSession, path: str) -> No
     df = rows(spark, 3)
     write = df.withColumn("colour", F.lit("red")).write.format(FORMAT).mode("append").option("topic", "a")
     with pytest.raises(AnalysisException, match="no column 'colour'"):
-        write.save(path)
+        write.options(**reached(path)).save()
     with pytest.raises(AnalysisException, match="a log is only appended to"):
-        df.write.format(FORMAT).mode("overwrite").option("topic", "a").save(path)
+        df.write.format(FORMAT).mode("overwrite").option("topic", "a").options(**reached(path)).save()
     with pytest.raises(PySparkException, match="column 'priority', row 0 of partition"):
-        df.withColumn("priority", F.lit(300)).write.format(FORMAT).mode("append").option("topic", "a").save(
-            path
-        )
+        df.withColumn("priority", F.lit(300)).write.format(FORMAT).mode("append").option(
+            "topic", "a"
+        ).options(**reached(path)).save()
     with penstock.open(path) as broker:
         broker.queue("a", max_depth=2)
         with pytest.raises(PySparkException, match="more of 3 bytes are over its limit"):
-            df.write.format(FORMAT).mode("append").option("topic", "a").save(path)
+            df.write.format(FORMAT).mode("append").option("topic", "a").options(**reached(path)).save()
         assert broker.queue("a").depth() == 0
-    assert os.listdir(Path(path) / "spool") == []
+    assert left(path) == []
 
 
+@both_ways
 def test_a_version_is_written_twice(spark: SparkSession, path: str) -> None:
     for version, count in ((3, 10), (3, 10), (2, 10), (4, 5)):
         df = rows(spark, count, 1 + version % 2)
         options = {"topic": "a", "txnAppId": "billing", "txnVersion": str(version)}
-        df.write.format(FORMAT).mode("append").options(**options).save(path)
+        df.write.format(FORMAT).mode("append").options(**options).options(**reached(path)).save()
     assert len(payloads(path)) == 15
 
 
+@both_ways
 def test_a_task_that_is_run_again_doubles_rows(spark: SparkSession, path: str, tmp_path: Path) -> None:
     """After a shuffle, with its rows in another order; and its first attempt fails after it has staged much."""
     marker = tmp_path / "failed"
@@ -495,11 +519,11 @@ def test_a_task_that_is_run_again_doubles_rows(spark: SparkSession, path: str, t
         .sortWithinPartitions("place")
     )
     df = shuffled.select(F.udf(fail_once, "string", useArrow=False)("payload").alias("payload"))
-    df.write.format(FORMAT).mode("append").option("topic", "a").save(path)
+    df.write.format(FORMAT).mode("append").option("topic", "a").options(**reached(path)).save()
     assert marker.exists()
     assert sorted(map(int, payloads(path))) == list(range(20_000))
-    left = [name for name in os.listdir(Path(path) / "spool") if not name.endswith(".tmp")]
-    assert left == [], "the attempt that failed may leave a draft"
+    there = [name for name in left(path) if not name.endswith(".tmp")]
+    assert there == [], "the attempt that failed may leave a draft"
 
 
 def run_to_the_end(spark: SparkSession, source: Path, path: str, checkpoint: Path) -> None:
@@ -510,11 +534,13 @@ def run_to_the_end(spark: SparkSession, source: Path, path: str, checkpoint: Pat
         .option("topic", "a")
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
-        .start(path)
+        .options(**reached(path))
+        .start()
     )
     assert query.awaitTermination(100)
 
 
+@both_ways
 def test_a_stream_doubles_what_it_replays(spark: SparkSession, path: str, tmp_path: Path) -> None:
     source, checkpoint = tmp_path / "source", tmp_path / "checkpoint"
     source.mkdir()
@@ -533,7 +559,7 @@ def test_a_stream_doubles_what_it_replays(spark: SparkSession, path: str, tmp_pa
             commit.unlink()
         run_to_the_end(spark, source, path, checkpoint)
     assert sorted(payloads(path)) == expected
-    assert os.listdir(Path(path) / "spool") == []
+    assert left(path) == []
     run_to_the_end(spark, source, path, tmp_path / "another")
     assert len(payloads(path)) == 600, "a new checkpoint is a new query"
 
@@ -565,18 +591,20 @@ def test_the_hand_over_of_a_stream_goes_another_way_than_spark(path: str) -> Non
     spool.make()
     staging = Staging(spool, "a", "x")
     staging.add(batch(payload=[b"1"]))
-    message = Written(staging.finish(), "q", 0)
-    writer = sink.stream_writer(schema("payload binary"), {"path": path, "topic": "a"})
-    writer.commit([message, Written(None, "q", 0)], 0)
-    writer.commit([Written(None, "q", 1)], 1)
+    first = staging.finish()
+    assert first is not None
+    message = Written([first], "q", 0)
+    writer = sink.stream_writer(schema("payload binary"), {**reached(path), "topic": "a"})
+    writer.commit([message, Written([], "q", 0)], 0)
+    writer.commit([Written([], "q", 1)], 1)
     writer.commit([], 2)
     writer.abort([None], 3)
     with pytest.raises(InvalidArgument, match="several queries"):
-        writer.commit([Written(None, "q", 1), Written(None, "p", 1)], 1)
+        writer.commit([Written([], "q", 1), Written([], "p", 1)], 1)
     assert payloads(path) == [b"1"]
     staging = Staging(spool, "a", "x")
     staging.add(batch(payload=[b"1"]))
     file = staging.finish()
     assert file is not None
-    assert hand_over(Path(path), Manifest("query:q", 0, "default", [file]), 60)
+    assert hand_over(Path(path), Manifest("query:default/q", 0, "default", [file]), 60)
     assert payloads(path) == [b"1"]

@@ -17,14 +17,17 @@ from pyspark.sql import functions as f
 import penstock
 from penstock.pipeline.progress import Place, Reporter
 from tests.pipeline.publisher import BATCH
+from tests.unit.pipeline.serving import reached
+
+both_ways = pytest.mark.parametrize("data", ["directory", "url"], indirect=True)
 
 
 def read(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
-    return spark.read.format("penstock").options(**options).load(str(path))
+    return spark.read.format("penstock").options(**reached(path), **options).load()
 
 
 def stream(spark: SparkSession, path: Path, **options: Any) -> DataFrame:
-    return spark.readStream.format("penstock").options(**options).load(str(path))
+    return spark.readStream.format("penstock").options(**reached(path), **options).load()
 
 
 def drained(frame: DataFrame, to: Path) -> None:
@@ -35,6 +38,7 @@ def drained(frame: DataFrame, to: Path) -> None:
     assert query.exception() is None
 
 
+@both_ways
 def test_tables_are_read_filtered_and_joined(spark: SparkSession, data: Path) -> None:
     with penstock.open(data) as broker:
         orders = broker.queue("orders")
@@ -91,7 +95,7 @@ def test_what_is_wrong_is_said_when_a_table_is_loaded(spark: SparkSession, data:
     with penstock.open(data) as broker:
         broker.queue("orders").publish(b"a")
     for options, said in (
-        ({"startingOffset": "earliest"}, "has no option 'startingoffset'; it has path, table"),
+        ({"startingOffset": "earliest"}, "has no option 'startingoffset'; it has path, url, token, table"),
         ({"topic": "order"}, "there is no queue or topic order in .* there are: orders"),
         ({"topic": "a", "topicPattern": "b"}, "contradict each other"),
         ({"columns": "body"}, "messages have the columns"),
@@ -104,6 +108,7 @@ def test_what_is_wrong_is_said_when_a_table_is_loaded(spark: SparkSession, data:
         read(spark, data / "nowhere")
 
 
+@both_ways
 def test_a_stream_goes_on_from_its_checkpoint_each_message_once(
     spark: SparkSession, data: Path, tmp_path: Path
 ) -> None:
@@ -151,6 +156,7 @@ def test_a_stream_reads_each_message_once_while_a_broker_rotates_cleans_and_cras
     assert len(list(data.glob("*.segment"))) > 3
 
 
+@both_ways
 def test_a_querys_progress_appears_in_the_broker(
     spark: SparkSession, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

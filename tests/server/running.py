@@ -26,12 +26,12 @@ class Running:
     The broker is the test's: it outlives the server, unless the test closes it.
     """
 
-    def __init__(self, port: Any, **create_kwargs: Any) -> None:
+    def __init__(self, port: Any, *, listen: int = 0, **create_kwargs: Any) -> None:
         self.app = create(port, **create_kwargs)
         self.front: Any = self.app.state.front
         self.loop: asyncio.AbstractEventLoop | None = None
         self.url = ""
-        self._listener = HttpFront(Address("127.0.0.1", 0), BOUND)
+        self._listener = HttpFront(Address("127.0.0.1", listen), BOUND)
         self._listening = threading.Event()
         self._ending: asyncio.Event | None = None
         self._failure: BaseException | None = None

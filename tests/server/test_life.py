@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
 import signal
 import socket
+import ssl
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
 import penstock as library
-from penstock.server import serving
+from penstock.journal.directory import Directory, Ownership
+from penstock.journal.files import Files
+from penstock.server import serving, tls
 from tests.server.process import Running, answer, ask, connected, ended, penstock, request, standin
 
 pytestmark = pytest.mark.timeout(180)
@@ -205,6 +211,106 @@ def test_what_is_no_journal_is_an_obscure_error(tmp_path: Path) -> None:
     (tmp_path / "data").write_text("a file")
     with standin(tmp_path / "data") as server:
         assert server.end() == serving.WRONG_USE
+        assert "Traceback" not in server.said
+
+
+# --- TLS ---
+
+
+def trusting(cert: Path) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(cert))
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # it is no authority, and yet the last one there is
+    return context
+
+
+def test_a_self_signed_certificate_is_not_the_one_that_is_served(tmp_path: Path) -> None:
+    with standin(tmp_path / "data", tls_self_signed="on") as server:
+        assert server.url.startswith("https://")
+        context = trusting(tmp_path / "data" / "tls" / "self-signed-cert.pem")
+        with connected(server) as plain, context.wrap_socket(plain, server_hostname="127.0.0.1") as made:
+            made.sendall(request("/health"))
+            assert answer(made)[0] == 200
+        server.send(signal.SIGTERM)
+        assert server.end() == serving.STOPPED
+
+
+def test_a_hangup_drops_connections_or_keeps_the_old_certificate(tmp_path: Path) -> None:
+    old = tls.self_signed(tmp_path / "old")
+    new = tls.self_signed(tmp_path / "new")
+    files = tmp_path / "cert.pem", tmp_path / "key.pem"
+    for made_now, file in zip(old, files, strict=True):
+        file.write_bytes(made_now.read_bytes())
+    with standin(tmp_path / "data", tls_cert=files[0], tls_key=files[1]) as server:
+        with (
+            connected(server) as plain,
+            trusting(old[0]).wrap_socket(plain, server_hostname="127.0.0.1") as before,
+        ):
+            before.sendall(request("/health"))
+            assert answer(before)[0] == 200
+            for made_now, file in zip(new, files, strict=True):
+                file.write_bytes(made_now.read_bytes())
+            server.send(signal.SIGHUP)
+            server.wait_for("reloaded")
+            with (
+                connected(server) as other,
+                trusting(new[0]).wrap_socket(other, server_hostname="127.0.0.1") as after,
+            ):
+                after.sendall(request("/health"))
+                assert answer(after)[0] == 200
+            before.sendall(request("/health"))
+            assert answer(before)[0] == 200
+        server.send(signal.SIGTERM)
+        assert server.end() == serving.STOPPED
+
+
+# --- between ---
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port: int = found.getsockname()[1]
+        return port
+
+
+@contextmanager
+def opening(tmp_path: Path, **settings: object) -> Iterator[tuple[Running, Ownership, tuple[str, int]]]:
+    """A server that listens and is not open yet: somebody who has the directory for a moment is waited for."""
+    (tmp_path / "data").mkdir()
+    holder = Ownership(Directory(Files(), tmp_path / "data"), momentary=True)
+    address = ("127.0.0.1", free_port())
+    try:
+        with standin(tmp_path / "data", http_addr=f"127.0.0.1:{address[1]}", **settings) as server:
+            accepted = False
+            while not accepted:
+                with suppress(ConnectionRefusedError), socket.create_connection(address):
+                    accepted = True
+            yield server, holder, address
+    finally:
+        holder.release()
+
+
+def test_while_it_recovers_nobody_answers(tmp_path: Path) -> None:
+    with opening(tmp_path) as (server, holder, address), socket.create_connection(address) as made:
+        made.sendall(request("/health"))
+        assert answer(made) == (200, b"OK")
+        made.sendall(request("/publish", method="POST", body=b"early"))
+        status, body = answer(made)
+        assert (status, json.loads(body)["code"]) == (503, "starting")
+        holder.release()
+        server.wait_for("listening")
+        made.sendall(
+            request("/publish", method="POST", body=b"kept")
+        )  # on the connection that was there before
+        assert answer(made)[0] == 200
+        server.send(signal.SIGTERM)
+        assert server.end() == serving.STOPPED
+    assert published(tmp_path / "data") == [b"kept"]
+
+
+def test_a_signal_is_not_heard_while_it_recovers(tmp_path: Path) -> None:
+    with opening(tmp_path, shutdown_timeout="100ms") as (server, _, _):
+        server.send(signal.SIGTERM)
+        assert server.end() == serving.STOPPED
         assert "Traceback" not in server.said
 
 

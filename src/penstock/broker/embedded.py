@@ -187,6 +187,8 @@ class Embedded:
             groups=grouping.describe(log),
             readers={name: log.next_offset - found.offset for name, found in log.readers.items()},
             schedules=list(log.schedules),
+            delivered=log.delivered,
+            acked=log.acked,
         )
 
     def stats(self, namespace: str = DEFAULT_NAMESPACE) -> Ticket[BrokerStats]:

@@ -26,10 +26,12 @@ OWNER_S: Final = 0.5
 _LOG: Final = logging.getLogger("penstock.spool")
 
 
-def hand_over(path: Path, manifest: Manifest, timeout_s: float, files: Files | None = None) -> bool:
+def hand_over(
+    path: Path, manifest: Manifest, timeout_s: float, files: Files | None = None, *, owned: bool = False
+) -> bool:
     """Have a batch published; False if it was not within that time: it is in the spool, on the disk, and will be.
 
-    What the owner says against it is raised.
+    What the owner says against it is raised. With `owned` the owner is known to be there, or to come back: nobody else opens the directory.
     """
     spool = Spool(files or Files(), path)
     earlier = [name for name in spool.batches_of(manifest.producer) if name < manifest.name]
@@ -39,7 +41,8 @@ def hand_over(path: Path, manifest: Manifest, timeout_s: float, files: Files | N
     spool.ring()
     deadline = time.monotonic() + timeout_s
     if not all(
-        _taken_in(spool, name, deadline, mine=name == manifest.name) for name in [*earlier, manifest.name]
+        _taken_in(spool, name, deadline, mine=name == manifest.name, owned=owned)
+        for name in [*earlier, manifest.name]
     ):
         _LOG.warning(
             "batch %d of %s is on the disk and will be taken in, but was not within %s s",
@@ -67,14 +70,14 @@ def _hand_in(spool: Spool, manifest: Manifest) -> None:
             return
 
 
-def _taken_in(spool: Spool, name: str, deadline: float, *, mine: bool) -> bool:
+def _taken_in(spool: Spool, name: str, deadline: float, *, mine: bool, owned: bool) -> bool:
     pause_s, next_look = LOOK_S, 0.0
     while spool.holds(name):
         refusal = spool.refusal(name)
         if refusal is not None:
             _give_up(spool, name, refusal, mine=mine)
         now = time.monotonic()
-        if now >= next_look:
+        if now >= next_look and not owned:
             owned = _take_in_here(spool)
             next_look = time.monotonic() + OWNER_S
             if owned and not spool.holds(name):

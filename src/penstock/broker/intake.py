@@ -222,6 +222,15 @@ class Intake:
         with self._monitor.lock, self._monitor.whole:
             return producers.parts_done(self._monitor.engine, manifest.producer, manifest.batch)
 
+    def has_taken(self, producer: str, batch: int) -> bool:
+        """Whether a batch is published, all of it, or a later one of its producer was begun."""
+        with self._monitor.lock, self._monitor.whole:
+            return producers.parts_done(self._monitor.engine, producer, batch) is None
+
+    def forget(self, producer: str) -> None:
+        """Nobody will hand in a batch of this producer any more."""
+        self._forget(producer)
+
     def _take(self, manifest: Manifest) -> None:
         done = self._done(manifest)
         if done == 0:

@@ -109,6 +109,8 @@ class QueueStats(msgspec.Struct, frozen=True):
     groups: dict[str, GroupStats]
     readers: dict[str, int]  # how far each is behind, by what it has committed
     schedules: list[str]
+    delivered: int = 0  # these two since the broker was opened
+    acked: int = 0
 
 
 class Page(NamedTuple):

@@ -41,8 +41,8 @@ class Bounds(msgspec.Struct, frozen=True):
     """
 
     namespaces: int = 100
-    logs: int = 1000
-    cursors: int = 2000  # groups and readers of all logs together
+    logs: int = 500
+    cursors: int = 1000  # groups and readers of all logs together
     cursors_of_one: int = 100  # and of one log, so that one topic does not keep all others out
 
 

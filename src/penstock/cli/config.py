@@ -8,7 +8,7 @@ import typer
 
 from penstock.cli import output
 from penstock.cli.flags import Loader, flagged
-from penstock.cli.owning import Json
+from penstock.cli.place import Json
 from penstock.errors import PenstockError
 from penstock.server.settings import PANELS, Settings, plain
 

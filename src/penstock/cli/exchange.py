@@ -1,4 +1,4 @@
-"""`penstock publish`, `receive` and `peek`: messages in and out of a directory's queues."""
+"""`penstock publish`, `receive` and `peek`: messages in and out of queues."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import typer
 
 from penstock.broker.sync import Consumer, Queue
 from penstock.cli import output, shown
-from penstock.cli.owning import AT_ONCE, Dir, JsonLines, Name, owned
+from penstock.cli.place import JsonLines, Name, Place, opened, placed
 from penstock.cli.streams import stdout_is_absent, stdout_is_unread
 from penstock.errors import InvalidArgument, MessageTooLarge, PenstockError
 from penstock.limits import MESSAGE_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN
@@ -26,6 +26,9 @@ app = typer.Typer()
 
 #: Of standard input, read at once: what has come by then is one batch.
 CHUNK_BYTES: Final = 1 << 20
+
+#: Messages that are taken, printed and settled together.
+AT_ONCE: Final = 100
 
 #: Lines of one commit: many enough for speed, and few enough for its bounds however short they are.
 LINES_AT_ONCE: Final = 10_000
@@ -41,9 +44,9 @@ Count = Annotated[
 # --- publish ---
 
 
-@app.command()
+@placed(app)
 def publish(
-    path: Dir,
+    place: Place,
     queue: Name,
     payload: Annotated[str | None, typer.Argument(metavar="[PAYLOAD|-]", help="The message; - reads it from stdin.", show_default=False)] = None,
     file: Annotated[Path | None, typer.Option("--file", "-f", metavar="FILE", help="Read the message, or the lines, from a file.")] = None,
@@ -56,9 +59,9 @@ def publish(
     dedup_id: Annotated[str | None, typer.Option(metavar="ID", help="Publish nothing if this id was there lately.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")] = False,
 ) -> None:  # fmt: skip
-    """Append messages to a queue; directory and queue are made if they do not exist.
+    """Append messages to a queue; queue, and directory, are made if they do not exist.
 
-    Prints the message's id, or with --lines how many there were. When it returns, they are on the disk. What comes through a pipe is
+    Prints the message's id, or with --lines how many there were. When it returns, they are on the disk, the server's if they went there. What comes through a pipe is
     published as it comes, in batches; if it fails on the way, stderr says how many were published before.
 
     [bold]Examples[/bold]
@@ -68,8 +71,10 @@ def publish(
       penstock publish ./queue orders --file order.json --delay 60
 
       cat orders.jsonl | penstock publish ./queue orders --lines
+
+      penstock publish http://127.0.0.1:8080 orders '{"order": 7}'
     """
-    with output.answering(path):
+    with output.answering(place):
         check_name(queue, kind="queue name")
         if (payload is not None) + (file is not None) > 1 or (lines and payload not in (None, "-")):
             raise InvalidArgument("give one of PAYLOAD, - and --file; --lines goes with - and --file")
@@ -81,9 +86,9 @@ def publish(
         )  # fmt: skip
         check(like)
         if lines:
-            _publish_lines(path, queue, file, like, as_json=as_json)
+            _publish_lines(place, queue, file, like, as_json=as_json)
         else:
-            _publish_one(path, queue, _payload(payload, file), like, as_json=as_json)
+            _publish_one(place, queue, _payload(payload, file), like, as_json=as_json)
 
 
 def _headers(given: list[str]) -> dict[str, str]:
@@ -112,8 +117,8 @@ def _stdin() -> BinaryIO:
     return sys.stdin.buffer
 
 
-def _publish_one(path: Path, queue: str, payload: bytes, like: Message, *, as_json: bool) -> None:
-    with owned(path, create=True) as (broker, _):
+def _publish_one(place: Place, queue: str, payload: bytes, like: Message, *, as_json: bool) -> None:
+    with opened(place, create=True) as (broker, _):
         (given,) = broker.queue(queue).publish_many([msgspec.structs.replace(like, payload=payload)])
     if as_json:
         output.print_json({"queue": queue, "id": given})
@@ -121,12 +126,12 @@ def _publish_one(path: Path, queue: str, payload: bytes, like: Message, *, as_js
         sys.stdout.write(f"{given}\n")
 
 
-def _publish_lines(path: Path, queue: str, file: Path | None, like: Message, *, as_json: bool) -> None:
+def _publish_lines(place: Place, queue: str, file: Path | None, like: Message, *, as_json: bool) -> None:
     published = 0
     with ExitStack() as stack:
         source: BinaryIO = _stdin() if file is None else stack.enter_context(file.open("rb"))
         total_bytes = 0 if file is None else file.stat().st_size
-        broker, _ = stack.enter_context(owned(path, create=True))
+        broker, _ = stack.enter_context(opened(place, create=True))
         into = broker.queue(queue)
         advance = stack.enter_context(output.progress_over(total_bytes or None, "Publishing"))
         try:
@@ -162,9 +167,9 @@ def _batches(source: Any) -> Iterator[tuple[list[bytes], int]]:
 # --- receive ---
 
 
-@app.command()
+@placed(app)
 def receive(
-    path: Dir,
+    place: Place,
     queue: Name,
     count: Count = None,
     wait: Annotated[float, typer.Option(metavar="SECONDS", help="Wait so long for messages that are not there yet.", min=0)] = 0,
@@ -187,15 +192,17 @@ def receive(
       penstock receive ./queue orders -n 100 --wait 5 --json | jq -r .payload.text
 
       penstock receive ./queue orders --follow --raw | ./process-lines
+
+      penstock receive http://127.0.0.1:8080 orders --follow
     """
-    with output.answering(path):
+    with output.answering(place):
         if as_json and raw:
             raise InvalidArgument("give one of --json and --raw")
         if stdout_is_absent():
             raise InvalidArgument("standard output is closed, and messages would be lost there; open it")
         show = shown.as_json() if as_json else shown.as_it_is() if raw else shown.as_text()
         wanted = count or (sys.maxsize if follow else 1)
-        with owned(path) as (broker, _), broker.get_queue(queue).subscribe() as consumer:
+        with opened(place) as (broker, _), broker.get_queue(queue).subscribe() as consumer:
             received = _take(consumer, wanted, None if follow else wait, show, ack=ack)
     raise typer.Exit(output.FINE if received or follow else NOTHING)
 
@@ -221,8 +228,8 @@ def _take(consumer: Consumer, wanted: int, wait_s: float | None, show: shown.Sho
 # --- peek ---
 
 
-@app.command()
-def peek(path: Dir, queue: Name, count: Count = None, as_json: JsonLines = False) -> None:
+@placed(app)
+def peek(place: Place, queue: Name, count: Count = None, as_json: JsonLines = False) -> None:
     """Show the next messages of a queue (10, unless told otherwise), and leave them there.
 
     Messages that are delayed or wait for their next attempt are not among them.
@@ -233,9 +240,9 @@ def peek(path: Dir, queue: Name, count: Count = None, as_json: JsonLines = False
 
       penstock peek ./queue orders.dlq -n 1000 --json | jq -r '.headers["x-error"]'
     """
-    with output.answering(path):
+    with output.answering(place):
         show = shown.as_json() if as_json else shown.as_text()
-        with owned(path) as (broker, _):
+        with opened(place) as (broker, _):
             found = _look(broker.get_queue(queue), count or 10)
         for message in found:
             show(message)

@@ -7,6 +7,7 @@ else. Stored text is shown with its control characters escaped: a payload must n
 from __future__ import annotations
 
 import os
+import re
 import shlex
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +18,7 @@ from typing import Any, Final
 
 import msgspec
 import typer
+from rich.cells import cell_len
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -29,7 +31,7 @@ from rich.progress import (
 from rich.table import Table
 
 from penstock.cli.streams import reason
-from penstock.errors import PenstockError
+from penstock.errors import InvalidArgument, PenstockError
 
 FINE: Final = 0
 DAMAGED: Final = 1
@@ -50,10 +52,20 @@ def warn(text: str) -> None:
     typer.echo(text, err=True)
 
 
+def is_address(given: object) -> bool:
+    """Whether somebody means a server, and not a directory. A `Path` has lost a slash of it."""
+    return re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", str(given)) is not None
+
+
 @contextmanager
-def answering(path: Path) -> Iterator[None]:
-    """Around a command on a journal's directory: its errors are one clear line."""
+def answering(place: object) -> Iterator[None]:
+    """Around a command on a directory (a `Path`) or on either kind of place: its errors are one clear line."""
     try:
+        if isinstance(place, Path) and is_address(place):
+            raise InvalidArgument(  # it is answered like all others
+                "this command reads the files of a directory, and cannot reach them at a server's address; "
+                "give the directory, on the machine where it is"
+            )
         yield
         sys.stdout.flush()
     except PenstockError as error:
@@ -62,7 +74,7 @@ def answering(path: Path) -> Iterator[None]:
         warn(f"penstock: {error}")
         raise typer.Exit(WRONG_USE) from None
     except OSError as error:
-        warn(f"penstock: {reason(error, path)}")
+        warn(f"penstock: {reason(error, place)}")
         raise typer.Exit(WRONG_USE) from None
 
 
@@ -104,7 +116,8 @@ def print_json(value: Any) -> None:
 
 def table(title: str, *columns: str, right: tuple[str, ...] = ()) -> Table:
     """A table whose columns are named; those in `right` hold numbers."""
-    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", expand=False)
+    wide = cell_len(title)  # a title that is wider than its table would be broken into lines
+    made = Table(title=title, title_justify="left", title_style="bold", header_style="bold", min_width=wide)
     for name in columns:
         made.add_column(name, justify="right" if name in right else "left", overflow="fold")
     return made
@@ -120,7 +133,7 @@ def moment(time_us: int) -> str:
         return f"{time_us} µs"
 
 
-def argument(path: Path) -> str:
+def argument(path: Path | str) -> str:
     """A path as it may be typed behind a command: as it was given, quoted if it must be."""
     given = str(path)
     return shlex.quote(f"./{given}" if given.startswith("-") else given)

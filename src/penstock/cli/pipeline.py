@@ -14,7 +14,7 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from penstock.cli import INTERRUPTED, output
-from penstock.cli.owning import Json
+from penstock.cli.place import Json
 from penstock.cli.spark import Conf, Master, sparking
 from penstock.errors import InvalidArgument
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 from typing import Annotated, Any
 
 import msgspec
@@ -11,10 +10,9 @@ import typer
 from rich.markup import escape
 
 from penstock.broker import calls
-from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.broker.port import QueueStats
 from penstock.cli import output
-from penstock.cli.owning import Dir, Json, Name, owned
+from penstock.cli.place import Json, Name, Place, opened, placed
 from penstock.errors import InvalidArgument
 
 app = typer.Typer()
@@ -25,35 +23,37 @@ COUNTS = ("depth", "ready", "delayed", "leased", "retrying", "dead")
 NOT_DONE = 1
 
 
-@app.command()
-def queues(path: Dir, as_json: Json = False) -> None:
-    """List the queues of a directory, and how many messages each holds.
+@placed(app)
+def queues(place: Place, as_json: Json = False) -> None:
+    """List the queues, and how many messages each holds.
 
     [bold]Examples[/bold]
 
       penstock queues ./queue
 
+      penstock queues http://127.0.0.1:8080 --namespace shop
+
       penstock queues ./queue --json | jq '.[] | select(.dead > 0) | .name'
     """
-    with output.answering(path):
-        with owned(path) as (broker, _):
+    with output.answering(place):
+        with opened(place) as (broker, _):
             found = [broker.get_queue(name).stats() for name in broker.list_queues()]
         if as_json:
             output.print_json(found)
             return
-        made = output.table(escape(str(path)), "name", *COUNTS, right=COUNTS)
+        made = output.table(escape(str(place)), "name", *COUNTS, right=COUNTS)
         for one in found:
             made.add_row(escape(one.name), *(f"{getattr(one, name):,}" for name in COUNTS))
         output.console().print(made)
 
 
-@app.command()
+@placed(app)
 def stats(
-    path: Dir,
+    place: Place,
     queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Only this queue.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Say what a queue holds, or what all queues of a directory and their journal hold.
+    """Say what a queue holds, or what all queues and their journal hold.
 
     [bold]Examples[/bold]
 
@@ -61,13 +61,13 @@ def stats(
 
       penstock stats ./queue orders --json | jq .ready
     """
-    with output.answering(path):
-        with owned(path) as (broker, _):
+    with output.answering(place):
+        with opened(place) as (broker, _):
             found: Any = broker.stats() if queue is None else broker.get_queue(queue).stats()
         if as_json:
             output.print_json(found)
         else:
-            _print_stats(str(path) if queue is None else queue, found)
+            _print_stats(str(place) if queue is None else queue, found)
 
 
 def _print_stats(title: str, found: Any) -> None:
@@ -80,15 +80,30 @@ def _print_stats(title: str, found: Any) -> None:
         facts["segments"] = journal.segments
         facts["journal bytes"] = output.size(journal.bytes)
         facts["damaged messages"] = journal.damaged_messages
+    if "groups" in facts:
+        facts |= _said_of(found)
     for name, value in facts.items():
         if value is not None:
             made.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
     output.console().print(made)
 
 
-@app.command()
+def _said_of(found: QueueStats) -> dict[str, str | None]:
+    """What a log has many of, in lines; None where there are none."""
+    lines = {
+        "groups": [
+            f"{name}: lag {one.lag:,}, leased {one.leased:,}, retrying {one.retrying:,}, consumers {len(one.consumers):,}"
+            for name, one in found.groups.items()
+        ],
+        "readers": [f"{name}: {lag:,} behind" for name, lag in found.readers.items()],
+        "schedules": found.schedules,
+    }
+    return {name: escape("\n".join(said)) or None for name, said in lines.items()}
+
+
+@placed(app)
 def purge(
-    path: Dir,
+    place: Place,
     queue: Name,
     yes: Annotated[bool, typer.Option("--yes", help="Really do it. Without it, only say what would be removed.")] = False,
     as_json: Json = False,
@@ -104,8 +119,8 @@ def purge(
 
       penstock purge ./queue orders --yes
     """
-    with output.answering(path):
-        with owned(path) as (broker, _):
+    with output.answering(place):
+        with opened(place) as (broker, _):
             found = broker.get_queue(queue)
             count = found.purge() if yes else found.depth()
         if as_json:
@@ -113,16 +128,16 @@ def purge(
         elif yes:
             sys.stdout.write(f"Removed {count:,} messages.\n")
         else:
-            command = f"penstock purge --yes {output.argument(path)} {queue}"
+            command = f"penstock purge --yes {place.typed()} {queue}"
             sys.stdout.write(
                 f"{count:,} messages would be removed. Nothing was changed. To do it: {command}\n"
             )
     raise typer.Exit(output.FINE if yes or not count else NOT_DONE)
 
 
-@app.command()
+@placed(app)
 def redrive(
-    path: Dir,
+    place: Place,
     queue: Name,
     where: Annotated[str | None, typer.Option(metavar="FILTER", help="Only dead letters that match.")] = None,
     limit: Annotated[int | None, typer.Option(help="At most so many.", min=1)] = None,
@@ -140,8 +155,8 @@ def redrive(
 
       penstock redrive ./queue orders --where "x-error LIKE '%timeout%'" --rate 100 --limit 1000
     """
-    with output.answering(path):
-        moved = _redrive(path, queue, where, limit, rate, to)
+    with output.answering(place):
+        moved = _redrive(place, queue, where, limit, rate, to)
         if as_json:
             output.print_json({"queue": queue, "moved": moved})
         else:
@@ -149,17 +164,17 @@ def redrive(
 
 
 def _redrive(
-    path: Path, queue: str, where: str | None, limit: int | None, rate: float | None, to: str | None
+    place: Place, queue: str, where: str | None, limit: int | None, rate: float | None, to: str | None
 ) -> int:
     if rate is not None and not rate > 0:
         raise InvalidArgument(f"the rate is {rate}; give a number above 0")
-    with owned(path) as (broker, port):
+    with opened(place) as (broker, port):
         found: QueueStats = broker.get_queue(queue).stats()
-        log = port.declare(DEFAULT_NAMESPACE, queue, {}, create=False).wait()
+        log = port.declare(place.namespace, queue, {}, create=False).wait()
         if to is not None:
             broker.get_queue(to)
         dead = port.change(log, "redrive").wait()
-        total = found.depth if dead is log else found.dead
+        total = found.depth if dead is not None and dead.number == log.number else found.dead
         plan = calls.Redrive(port, dead, where, limit, rate, to)
         with output.progress_of(min(total, limit or total), "Redriving") as advance:
             while plan.more():

@@ -9,17 +9,27 @@ import logging
 import os
 import sys
 import traceback
-from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
+from collections.abc import AsyncIterator, Callable
+from contextlib import ExitStack, asynccontextmanager
 from typing import Annotated, Any
 
 import typer
 
 from penstock import aio
+from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.broker.worker import AioWorker, Worker, is_coroutine_function
 from penstock.cli import INTERRUPTED, output
-from penstock.cli.owning import Dir, Json, Name, owned, require_existing, warn_of_damage
+from penstock.cli.place import (
+    Json,
+    Name,
+    Place,
+    connection,
+    opened,
+    placed,
+    require_existing,
+    telling_of_servers,
+    warn_of_damage,
+)
 from penstock.errors import InvalidArgument
 from penstock.limits import CONCURRENCY_MAX, PREFETCH_MAX
 
@@ -28,9 +38,9 @@ app = typer.Typer()
 Handler = Callable[[Any], Any]
 
 
-@app.command()
+@placed(app)
 def work(
-    path: Dir,
+    place: Place,
     queue: Name,
     function: Annotated[str, typer.Argument(metavar="MODULE:FUNCTION", help="What is called with each delivery.", show_default=False)],
     concurrency: Annotated[int, typer.Option("--concurrency", "-c", help="Messages handled at once.", min=1, max=CONCURRENCY_MAX)] = 1,
@@ -53,15 +63,18 @@ def work(
       penstock work ./queue orders shop.orders:handle
 
       penstock work ./queue orders shop.orders:handle --concurrency 8 --prefetch 100
+
+      penstock work http://127.0.0.1:8080 orders shop.orders:handle
     """
-    with output.answering(path):
-        require_existing(path)
+    with output.answering(place):
+        if place.path is not None:
+            require_existing(place.path)
         handler = load(function)
         logging.basicConfig(level=logging.INFO, stream=sys.stderr, format="penstock: %(message)s", force=True)
         settings = {"concurrency": concurrency, "prefetch": prefetch}
         # Behind a decorator it may still be one: then what it returns is to be awaited.
         run = _run_aio if is_coroutine_function(inspect.unwrap(handler)) else _run
-        finished, worker = run(path, queue, handler, settings)
+        finished, worker = run(place, queue, handler, settings)
         counts = {"processed": worker.processed, "failed": worker.failed, "lost": worker.lost}
         if as_json:
             output.print_json({"queue": queue, **counts, "finished": finished})
@@ -72,19 +85,18 @@ def work(
     raise typer.Exit(output.FINE if finished else INTERRUPTED)
 
 
-def _run(path: Path, queue: str, handler: Handler, settings: dict[str, Any]) -> tuple[bool, Worker]:
-    with owned(path) as (broker, _):
+def _run(place: Place, queue: str, handler: Handler, settings: dict[str, Any]) -> tuple[bool, Worker]:
+    with opened(place) as (broker, _):
         worker = Worker(broker.get_queue(queue), handler, **settings)
         _greet(queue)
         return worker.run(signals=True), worker
 
 
-def _run_aio(path: Path, queue: str, handler: Handler, settings: dict[str, Any]) -> tuple[bool, AioWorker]:
+def _run_aio(place: Place, queue: str, handler: Handler, settings: dict[str, Any]) -> tuple[bool, AioWorker]:
     """The same on an event loop."""
 
     async def main() -> tuple[bool, AioWorker]:
-        async with aio.open(path) as broker:
-            warn_of_damage(await broker.stats(), path)
+        async with _opened_aio(place) as broker:
             worker = AioWorker(await broker.get_queue(queue), handler, **settings)
             _greet(queue)
             return await worker.run(signals=True), worker
@@ -95,6 +107,19 @@ def _run_aio(path: Path, queue: str, handler: Handler, settings: dict[str, Any])
         if not finished:
             stack.pop_all()  # closing it would wait for a coroutine that does not hear when it is cancelled
         return finished, worker
+
+
+@asynccontextmanager
+async def _opened_aio(place: Place) -> AsyncIterator[aio.Broker]:
+    if place.path is None:
+        async with aio.connect(str(place.url), **connection(place)) as broker:
+            yield broker
+        return
+    with telling_of_servers():
+        opening = await aio.open(place.path)
+    async with opening as broker:
+        warn_of_damage(await broker.stats(), place.path)
+        yield broker if place.namespace == DEFAULT_NAMESPACE else broker.namespace(place.namespace)
 
 
 def _greet(queue: str) -> None:

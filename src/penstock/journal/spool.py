@@ -10,6 +10,7 @@ there, otherwise when somebody opens the directory. Nothing here is ever changed
       b2c4…-00000000000000000007.manifest   a batch of a producer: (producer, batch), and the staged files that make it
       b2c4…-00000000000000000007.refused    why the owner did not take that manifest in
       77d0….position             how far a reader is, see `Report`
+      3f9a….staged.note          what is in a staged file, where a server has staged it for somebody who only knows its name
       *.tmp                      drafts, worthless after a crash
 
 Names come from hashes and chance, never from a user's text.
@@ -63,6 +64,7 @@ MANIFEST: Final = ".manifest"
 REFUSED: Final = ".refused"
 POSITION: Final = ".position"
 TAKEN: Final = ".taken"
+NOTE: Final = ".note"
 TMP: Final = ".tmp"
 
 WHAT: Final = b"SPOL"
@@ -205,11 +207,12 @@ def check(manifest: Manifest) -> Manifest:
 class Stager:
     """Writes one staged file: parts one after the other, and a name at the end."""
 
-    def __init__(self, spool: Spool) -> None:
+    def __init__(self, spool: Spool, name: str | None = None) -> None:
         self._spool = spool
         self._files = spool.files
-        self.name = f"{spool.files.random():016x}{spool.files.random():016x}{STAGED}"
-        self._draft = spool.path / (self.name + TMP)
+        self._given = name is not None  # somebody may stage the same at the same time, having heard no answer
+        self.name = name or f"{spool.files.random():016x}{spool.files.random():016x}{STAGED}"
+        self._draft = spool.path / f"{self.name}.{spool.files.random():016x}{TMP}"
         self._label = Label(0, spool.files.random(), 1, 0, 0)
         self._fd: int | None = None
         self._end = 0
@@ -243,7 +246,7 @@ class Stager:
         """It is not wanted after all."""
         if self._fd is not None:
             self._close()
-        for path in (self._draft, self._spool.path / self.name):
+        for path in (self._draft, *([] if self._given else [self._spool.path / self.name])):
             with contextlib.suppress(OSError):  # it is swept up later
                 self._files.unlink(path)
 
@@ -267,8 +270,30 @@ class Spool:
 
     # --- for those who hand in ---
 
-    def stage(self) -> Stager:
-        return Stager(self)
+    def stage(self, name: str | None = None) -> Stager:
+        return Stager(self, name)
+
+    def note(self, staged: Staged) -> None:
+        """Keep what is in a staged file beside it. On the disk when this returns."""
+        write_whole(
+            self.files,
+            self.path / (staged.name + NOTE),
+            envelope.wrap(WHAT, VERSION, msgspec.msgpack.encode(staged)),
+        )
+
+    def noted(self, name: str) -> Staged | None:
+        """What is in a staged file, if that was noted and is still there."""
+        try:
+            body = envelope.unwrap(WHAT, VERSION, read_whole(self.files, self.path / (name + NOTE)))
+        except FileNotFoundError:
+            return None
+        if body is None or not self.files.exists(self.path / name):
+            return None
+        return msgspec.msgpack.decode(body, type=Staged)
+
+    def drop_notes(self, staged: Sequence[str]) -> None:
+        """What is in these files is in a manifest, or of no interest any more."""
+        self.drop([name + NOTE for name in staged])
 
     def drop(self, staged: Sequence[str]) -> None:
         """Remove staged files that no manifest names. What cannot be removed is swept up later."""
@@ -467,7 +492,7 @@ class Spool:
     def sweep(self, older_s: float = limits.SPOOL_STALE_S) -> int:
         """Remove drafts and staged files that nobody has handed in for so long; how many. What a manifest names is never touched."""
         old: list[str] = []
-        for name in (name for name in self._names() if name.endswith((TMP, STAGED))):
+        for name in (name for name in self._names() if name.endswith((TMP, STAGED, NOTE))):
             with contextlib.suppress(FileNotFoundError):
                 if self.files.age_s(self.path / name) > older_s:
                     old.append(name)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 from msgspec import structs
 from opentelemetry import context as contexts
@@ -31,7 +31,7 @@ from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, Statu
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
 from penstock import argument
-from penstock.broker.port import Granted, Handle, How, Operation, Port, Receipts
+from penstock.broker.port import Granted, Handle, HostedPort, How, Operation, Port, Receipts
 from penstock.broker.ticket import Ticket, Waiting
 from penstock.limits import HEADERS_BYTES_MAX, HEADERS_COUNT_MAX
 from penstock.message import Message
@@ -114,6 +114,14 @@ class TracedPort:
         """What a port has beyond the protocol, such as `survey`."""
         return getattr(self._port, name)
 
+    def namespaces(self) -> Ticket[list[str]]:
+        """Of a port that hosts many."""
+        return cast("HostedPort", self._port).namespaces()
+
+    def held(self, log: Handle, id: int) -> Ticket[Receipts]:
+        """The same."""
+        return cast("HostedPort", self._port).held(log, id)
+
     def publish(self, log: Handle, messages: Iterable[bytes | Message]) -> Ticket[Sequence[int]]:
         span = self._span("publish", "send", log.namespace, log.name, SpanKind.PRODUCER)
         given, count = _stamped(messages, _carrier(span))
@@ -122,7 +130,7 @@ class TracedPort:
         return _begun(span, lambda: self._port.publish(log, given), _say_ids)
 
     def route(self, namespace: str, pattern: str, message: bytes | Message) -> Ticket[dict[str, int]]:
-        span = self._span("publish", "send", namespace, pattern, SpanKind.PRODUCER)
+        span = self._span("publish", "send", namespace, argument.text(pattern), SpanKind.PRODUCER)
         stamped = _with_context(message, _carrier(span))
         return _begun(span, lambda: self._port.route(namespace, pattern, stamped), _say_routed)
 
@@ -369,10 +377,11 @@ def _stamped(messages: Any, carrier: dict[str, str]) -> tuple[Any, int | None]:
 
     What is no list of messages is left to the port, which says so.
     """
-    if isinstance(messages, list | tuple):
+    kind = type(messages)  # what an object says of itself may be anything
+    if kind is list or kind is tuple:
         listed = [_with_context(one, carrier) for one in messages] if carrier else messages
         return listed, len(messages)
-    if not carrier or isinstance(messages, bytes | str | Message) or not isinstance(messages, Iterable):
+    if not carrier or issubclass(kind, bytes | str | Message) or not issubclass(kind, Iterable):
         return messages, None
     return (_with_context(one, carrier) for one in messages), None
 
@@ -380,7 +389,7 @@ def _stamped(messages: Any, carrier: dict[str, str]) -> tuple[Any, int | None]:
 def _with_context(message: Any, carrier: dict[str, str]) -> Any:
     if not carrier:
         return message
-    if isinstance(message, Message):
+    if issubclass(type(message), Message):
         headers = message.headers
         if type(headers) is not dict or not _has_room(headers, carrier):
             return message

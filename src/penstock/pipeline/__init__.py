@@ -8,13 +8,25 @@
 from __future__ import annotations
 
 from importlib.util import find_spec
+from typing import TYPE_CHECKING
 
 from penstock.errors import MissingExtra
 
-for _needed in ("pyspark", "pyarrow", "numpy"):
+if TYPE_CHECKING:
+    from typing import Any
+
+for _needed in ("pyarrow", "numpy"):
     if find_spec(_needed) is None:
         raise MissingExtra(f'the pipeline needs {_needed}; install with: pip install "penstock[spark]"')
 
-from penstock.pipeline.session import register, session  # noqa: E402
+if find_spec("pyspark") is not None:
+    from penstock.pipeline.session import register, session
+else:  # a server makes tables for Spark that runs elsewhere
+
+    def __getattr__(name: str) -> Any:
+        if name in __all__:
+            raise MissingExtra('the pipeline needs pyspark; install with: pip install "penstock[spark]"')
+        raise AttributeError(name)
+
 
 __all__ = ["register", "session"]

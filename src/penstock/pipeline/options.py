@@ -4,6 +4,8 @@
 option                 meaning
 =====================  ==================================================================================================
 path                   the directory of a broker; `load("data")` sets it
+url                    instead of a directory: a server (`penstock serve`), such as https://queues.example:8080
+token                  what the server lets you in by; the environment variable PENSTOCK_TOKEN if it is not given
 table                  messages (default), settlements, deliveries
 namespace              "default", another one's name, or "*" for all
 topic                  queues and topics by name, separated by commas; all of the namespace if neither this nor a pattern is given
@@ -28,10 +30,11 @@ asOf                   read the journal as it was at this commit (a sequence num
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 from urllib.parse import unquote, urlsplit
 
 import msgspec
@@ -48,7 +51,7 @@ LATEST: Final = -1
 EVERYWHERE: Final = "*"
 
 _NAMES: Final = (
-    "path", "table", "namespace", "topic", "topicPattern", "startingOffsets", "endingOffsets", "startingTimestamp",
+    "path", "url", "token", "table", "namespace", "topic", "topicPattern", "startingOffsets", "endingOffsets", "startingTimestamp",
     "endingTimestamp", "maxOffsetsPerTrigger", "minPartitions", "failOnDataLoss", "includeHeaders", "columns", "reader", "pushFilters", "asOf",
 )  # fmt: skip
 _SPELLING: Final = {name.lower(): name for name in _NAMES}
@@ -57,8 +60,21 @@ _SPELLING: Final = {name.lower(): name for name in _NAMES}
 Place = int | dict[str, int]
 
 
+class Server(msgspec.Struct, frozen=True):
+    """A server, and what it lets one in by, which is never shown: whatever is printed may end in a log."""
+
+    url: str
+    token: str | None
+
+    def __repr__(self) -> str:
+        return f"Server({self.url!r})"
+
+    def __rich_repr__(self) -> list[tuple[str, Any]]:
+        return [("url", self.url)]
+
+
 class Options(msgspec.Struct, frozen=True):
-    """What a table is to be read of, and how."""
+    """What a table is to be read of, and how: from the directory `path`, or from `server`, which is given these options as they were `given`."""
 
     path: str
     table_name: str
@@ -76,6 +92,15 @@ class Options(msgspec.Struct, frozen=True):
     reader: str | None
     as_of: int | None
     push_filters: bool
+    server: Server | None = None
+    given: dict[str, str] = {}
+    #: What the data's place is called where that is not its path: a server does not tell its own.
+    called: str | None = None
+
+    @property
+    def place(self) -> str:
+        """Where the data is, for people to read, and for those who compare two places."""
+        return self.called or self.path
 
     @property
     def table(self) -> Table:
@@ -126,8 +151,9 @@ def parse(given: Mapping[str, str]) -> Options:
     for key, value in given.items():
         name = _SPELLING.get(key.lower())
         if name is None:
-            raise _unknown(key)
+            raise InvalidArgument(f"the source penstock has no option {key!r}; it has {', '.join(_NAMES)}")
         known[name] = value
+    server = server_of(known)
     table = _table(known.get("table", schema.MESSAGES_TABLE.name))
     headers = _flag(known, "includeHeaders", default=False)
     if headers and table is not schema.MESSAGES_TABLE:
@@ -145,7 +171,7 @@ def parse(given: Mapping[str, str]) -> Options:
     if table is not schema.MESSAGES_TABLE:
         _refuse_offsets(known, table)
     found = Options(
-        path=_path(known),
+        path=_path(known) if server is None else "",
         table_name=table.name,
         columns=columns,
         namespace=_namespace(known.get("namespace", "default")),
@@ -161,7 +187,12 @@ def parse(given: Mapping[str, str]) -> Options:
         reader=None if "reader" not in known else check_name(known["reader"], kind="reader name"),
         as_of=_count(known, "asOf"),
         push_filters=_flag(known, "pushFilters", default=False),
+        server=server,
+        given={name: value for name, value in known.items() if name not in _PLACES},
+        called=None if server is None else server.url,
     )
+    if server is not None and found.namespace == EVERYWHERE:
+        raise InvalidArgument("namespace=*: of a server one namespace is read at a time; name it")
     if isinstance(found.starting, dict) and isinstance(found.ending, dict):
         for name in found.starting.keys() & found.ending.keys():
             if 0 <= found.ending[name] < found.starting[name]:
@@ -171,14 +202,6 @@ def parse(given: Mapping[str, str]) -> Options:
     if found.starting_us is not None and found.ending_us is not None and found.starting_us > found.ending_us:
         raise InvalidArgument("startingTimestamp is after endingTimestamp: exchange them")
     return found
-
-
-def _unknown(key: str) -> InvalidArgument:
-    if key.lower() in ("url", "token"):
-        return InvalidArgument(
-            f"{key}: this version reads directories only; give load() the broker's directory"
-        )
-    return InvalidArgument(f"the source penstock has no option {key!r}; it has {', '.join(_NAMES)}")
 
 
 def _table(name: str) -> Table:
@@ -197,9 +220,50 @@ def _refuse_offsets(known: Mapping[str, str], table: Table) -> None:
             )
 
 
+#: Where the data is: a server knows that better.
+_PLACES: Final = frozenset({"path", "url", "token", "namespace"})
+
+#: Whose value is the token where no option gives one. It is in no query's plan, and on no page of Spark's.
+TOKEN: Final = "PENSTOCK_TOKEN"
+
+
+def server_of(known: Mapping[str, str]) -> Server | None:
+    """The server that the options name; None if it is a directory. Their names are in lower case, or as people write them."""
+    url, token = known.get("url"), known.get("token")
+    if url is None:
+        if token is not None:
+            raise InvalidArgument(
+                "token is for a server, and none is given: add option url, or leave token out"
+            )
+        return None
+    if known.get("path"):
+        raise InvalidArgument(
+            "path and url contradict each other: give one of them, and call load(), save() or start() without a path for a url"
+        )
+    parts = urlsplit(url.strip())
+    try:
+        sound = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is none
+        sound = False
+    if parts.username is not None or parts.password is not None:
+        raise InvalidArgument(
+            "url has a user or a password in it, which would be seen: give option token instead"
+        )
+    if not sound or parts.query or parts.fragment:
+        raise InvalidArgument(f"url={url!r}; give a server's address, such as https://queues.example:8080")
+    given = token if token is not None else os.environ.get(TOKEN)
+    if given is not None and not re.fullmatch(r"[!-~]{1,16384}", given):
+        raise InvalidArgument(
+            "token has characters that no token has, or is empty: give what `penstock token` has printed"
+        )
+    return Server(url.strip().rstrip("/"), given)
+
+
 def _path(known: Mapping[str, str]) -> str:
     if not known.get("path"):
-        raise InvalidArgument('no directory is given: load("DIR"), or option("path", "DIR")')
+        raise InvalidArgument(
+            'no directory is given: load("DIR"), or option("path", "DIR"); or option("url", "http://…") for a server'
+        )
     return local_path(known["path"])
 
 

@@ -14,8 +14,6 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
 
-from pyspark.sql.datasource import InputPartition
-
 from penstock import limits
 from penstock.journal.kinds import MESSAGES, Kind
 from penstock.journal.mark import Mark
@@ -33,11 +31,10 @@ PIECE_BYTES_MIN: Final = limits.INDEX_STRIDE_BYTES
 GAP_STRIDES: Final = 8
 
 
-class Piece(InputPartition):
+class Piece:
     """What one task reads."""
 
     def __init__(self, stretches: list[Stretch], logs: Mapping[int, Wanted]) -> None:
-        super().__init__(None)
         self.stretches = stretches
         self.logs = logs
 

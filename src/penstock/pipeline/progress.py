@@ -5,6 +5,8 @@ Theory of operation
 Spark tells a listener of every micro-batch that is done, and where its sources are then. What a source of ours is at says from which directory and table it reads (see `source`), so the listener
 can leave a report in the spool of that directory (see `journal.spool`), which the owner takes in, at once or when there is one. A source itself would hear of a batch only when the next one is built.
 
+A server is told over HTTP, with the token of the environment (PENSTOCK_TOKEN): what options a query was given, a listener does not learn. A source that was given the option `reader` tells it by itself (see `remote`).
+
 A query's reader is waited for: what it has not read is kept, whatever the log's retention says. So one that will never run again must be forgotten: `queue.reader(name).reset()`.
 A report that cannot be left (a directory that only may be read) is said once in the log, and nothing else comes of it.
 """
@@ -30,6 +32,8 @@ from penstock.errors import PenstockError
 from penstock.journal.files import Files
 from penstock.journal.spool import Report, Spool
 from penstock.names import check_name
+from penstock.pipeline import remote
+from penstock.pipeline.options import TOKEN, server_of
 from penstock.pipeline.schema import MESSAGES_TABLE
 
 #: What a reader is called whose query was given no other name.
@@ -71,6 +75,7 @@ class Reporter(StreamingQueryListener):
 
     def __init__(self) -> None:
         self._told: dict[str, Report] = {}  # by directory and reader
+        self._told_servers: dict[str, dict[str, tuple[int, int]]] = {}
         self._failed: set[str] = set()
 
     def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's name
@@ -96,7 +101,10 @@ class Reporter(StreamingQueryListener):
         pass
 
     def report(self, place: Place, query: str) -> None:
-        """Tell the owner of a directory, if it is anything new."""
+        """Tell the owner of a directory, or a server, if it is anything new."""
+        if place.path.startswith(("http://", "https://")):
+            self._tell_server(place, query)
+            return
         spool = Spool(Files(), Path(place.path).absolute())
         for report in reports(place, query):
             key = f"{place.path}\0{report.name}"
@@ -112,6 +120,30 @@ class Reporter(StreamingQueryListener):
                     _LOG.warning(
                         "the progress of %s cannot be left in %s: %s", report.reader, spool.path, error
                     )
+
+    def _tell_server(self, place: Place, query: str) -> None:
+        if place.reader is not None or place.table != MESSAGES_TABLE.name:
+            return  # it tells by itself; and commits are the whole server's, of which a namespace says nothing
+        reader, key = reader_of(query), f"{place.path}\0{query}"
+        spaces: dict[str, dict[str, tuple[int, int]]] = {}
+        for name, (number, _, offset) in place.logs.items():
+            namespace, _, log = name.partition("/")
+            spaces.setdefault(namespace, {})[log] = (number, offset)
+        for namespace, logs in spaces.items():
+            if self._told_servers.get(key) == logs:
+                continue
+            try:
+                server = server_of({"url": place.path})
+                if server is not None:
+                    remote.report(remote.Connection(server, namespace), reader, logs)
+                self._told_servers[key] = logs
+            except PenstockError as error:
+                if key not in self._failed:
+                    self._failed.add(key)
+                    _LOG.warning(
+                        "the progress of %s is not told to %s: %s; set %s where the driver runs, or give the query the option reader",
+                        reader, place.path, error, TOKEN,
+                    )  # fmt: skip
 
 
 def _valid(name: Any) -> str | None:

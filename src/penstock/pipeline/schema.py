@@ -6,38 +6,19 @@ they are all that happened. A group of null means everybody: the message was rem
 
 from __future__ import annotations
 
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import pyarrow as pa
-from pyspark.sql.types import (
-    BinaryType,
-    DataType,
-    IntegerType,
-    LongType,
-    MapType,
-    ShortType,
-    StringType,
-    StructField,
-    StructType,
-    TimestampType,
-)
 
 from penstock.engine.events import Outcome
 from penstock.errors import InvalidArgument
 from penstock.journal.kinds import LEASES, MESSAGES, SETTLEMENTS, Kind
 
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
 TIME: Final = pa.timestamp("us", tz="UTC")
 _MAP: Final = pa.map_(pa.string(), pa.string())
-
-_SPARK: Final[dict[Any, DataType]] = {
-    pa.string(): StringType(),
-    pa.binary(): BinaryType(),
-    pa.int16(): ShortType(),
-    pa.int32(): IntegerType(),
-    pa.int64(): LongType(),
-    TIME: TimestampType(),
-    _MAP: MapType(StringType(), StringType()),
-}
 
 #: Stored numbers of outcomes as the table says them.
 OUTCOMES: Final = {int(outcome): outcome.name.lower() for outcome in Outcome}
@@ -83,7 +64,13 @@ def arrow(table: Table, columns: tuple[str, ...]) -> pa.Schema:
 
 def spark(table: Table, columns: tuple[str, ...]) -> StructType:
     """The same, as Spark has them."""
-    return StructType([StructField(name, _SPARK[table.columns[name]]) for name in columns])
+    from pyspark.sql import types as t  # a server makes tables too, and has no Spark
+
+    known: dict[Any, t.DataType] = {
+        pa.string(): t.StringType(), pa.binary(): t.BinaryType(), pa.int16(): t.ShortType(), pa.int32(): t.IntegerType(),
+        pa.int64(): t.LongType(), TIME: t.TimestampType(), _MAP: t.MapType(t.StringType(), t.StringType()),
+    }  # fmt: skip
+    return t.StructType([t.StructField(name, known[table.columns[name]]) for name in columns])
 
 
 def chosen(table: Table, wanted: str | None, *, headers: bool) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Tasks stage their rows (`staging`) in the spool of the directory; the driver's commit hands in which files make the batch, and waits until the owner of the directory has published them (`broker.handover`,
+Tasks stage their rows (`staging`) in the spool of the directory, or have a server do that (`outlet`, `remote`); the driver's commit hands in which files make the batch, and waits until the owner of the directory has published them (`broker.handover`,
 `journal.spool`, `broker.intake`). Nothing of a batch is published before all its tasks have ended well.
 
 A streaming query hands its batches in under its query id, which its checkpoint keeps: the owner remembers the last one for ever, so tasks that are run again (their rows in another order or not), a driver that is killed at any
@@ -27,7 +27,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
-from uuid import uuid4
 
 import pyarrow as pa
 from pyspark import TaskContext
@@ -35,15 +34,13 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock import limits
-from penstock.broker.handover import hand_over
-from penstock.broker.intake import ONLY
 from penstock.broker.ledger import DEFAULT_NAMESPACE
-from penstock.errors import InvalidArgument, JournalFailed, PenstockError
-from penstock.journal.files import Files
-from penstock.journal.spool import Manifest, Spool, Staged
+from penstock.errors import InvalidArgument, JournalFailed
+from penstock.journal.spool import Staged
 from penstock.names import check_name
-from penstock.pipeline.options import local_path
-from penstock.pipeline.staging import Staging
+from penstock.pipeline.options import Server, local_path, server_of
+from penstock.pipeline.outlet import DirectoryOutlet, Outlet
+from penstock.pipeline.remote import RemoteOutlet
 
 _INTEGERS: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
 _TEXT: Final = (t.StringType,)
@@ -64,7 +61,7 @@ COLUMNS: Final[dict[str, tuple[tuple[type[t.DataType], ...], str]]] = {
 }
 
 #: Its options as people write them. Spark lower-cases them before we see them.
-OPTIONS: Final = ("path", "topic", "namespace", "txnAppId", "txnVersion", "commitTimeout")
+OPTIONS: Final = ("path", "url", "token", "topic", "namespace", "txnAppId", "txnVersion", "commitTimeout")
 
 #: What Spark hands on of a streaming query's own.
 _SPARKS: Final = frozenset({"checkpointlocation", "queryname"})
@@ -73,9 +70,10 @@ COMMIT_TIMEOUT_S: Final = 60.0
 
 
 class Target(NamedTuple):
-    """Where rows go."""
+    """Where rows go: a directory, or a server."""
 
     path: str
+    server: Server | None
     topic: str | None
     namespace: str
     timeout_s: float
@@ -87,16 +85,17 @@ class Target(NamedTuple):
         """The producer whose batches the versions of `txnAppId` are. Names have no slash in them, so no two are alike."""
         return f"txn:{self.namespace}/{self.topic or ''}/{self.app}"
 
-    @property
-    def spool(self) -> Spool:
-        return Spool(Files(), Path(self.path))
+    def outlet(self) -> Outlet:
+        if self.server is not None:
+            return RemoteOutlet(self.server, self.namespace)
+        return DirectoryOutlet(self.path, self.namespace)
 
 
 @dataclass
 class Written(WriterCommitMessage):
     """What a task has staged, and for which query and batch, if it was a streaming one."""
 
-    file: Staged | None
+    files: list[Staged]
     query: str | None = None
     batch: int | None = None
 
@@ -140,18 +139,21 @@ def target(schema: t.StructType, options: Mapping[str, str]) -> Target:
         raise InvalidArgument(
             f"the penstock sink has no option {', '.join(map(repr, unknown))}; it has {', '.join(OPTIONS)}"
         )
-    if not given.get("path"):
+    server = server_of(given)
+    if server is None and not given.get("path"):
         raise InvalidArgument(
-            'the penstock sink needs the directory of the queues: save("DIR"), or option("path", "DIR")'
+            'the penstock sink needs the directory of the queues: save("DIR"), or option("path", "DIR"); or option("url", "http://…") for a server'
         )
-    path = local_path(given["path"])
+    path = "" if server is not None else str(Path(local_path(given["path"])).absolute())
     topic = given.get("topic")
     if topic is not None:
         check_name(topic, kind="topic", reserved_ok=True)
     check_schema(schema, topic)
     app, version = _transaction(given)
     namespace = check_name(given.get("namespace", DEFAULT_NAMESPACE), kind="namespace")
-    return Target(str(Path(path).absolute()), topic, namespace, _timeout_s(given), app, version)
+    found = Target(path, server, topic, namespace, _timeout_s(given), app, version)
+    found.outlet().check()
+    return found
 
 
 def check_schema(schema: t.StructType, topic: str | None) -> None:
@@ -214,55 +216,8 @@ def _timeout_s(given: Mapping[str, str]) -> float:
 # --- writing ---
 
 
-def _stage(target: Target, batches: Iterator[pa.RecordBatch], where: str) -> Staged | None:
-    spool = target.spool
-    try:
-        spool.make()
-        staging = Staging(spool, target.topic, where)
-        try:
-            for batch in batches:
-                staging.add(batch)
-            return staging.finish()
-        except BaseException:
-            staging.discard()
-            raise
-    except OSError as error:
-        raise JournalFailed(
-            f"nothing could be staged in {spool.path}: {error}", indeterminate=False
-        ) from error
-
-
-def _commit(target: Target, producer: str, batch: int, files: Sequence[Staged]) -> None:
-    if not files:  # nothing was written, so there is nothing that could be written twice
-        return
-    spool = target.spool
-    for file in files:
-        if not spool.files.exists(spool.path / file.name):
-            raise JournalFailed(
-                f"{spool.path / file.name} was staged by a task and is not seen by the driver: "
-                "the directory must be shared by all executors and the driver, under the same path",
-                indeterminate=False,
-            )
-    manifest = Manifest(producer, batch, target.namespace, list(files), producer.startswith(ONLY))
-    hand_over(spool.directory, manifest, target.timeout_s)
-
-
-def _abort(target: Target, producer: str, batch: int, files: Sequence[Staged]) -> None:
-    """Remove what tasks have staged, unless it was handed in: a commit that failed may have done that, and the owner finishes what he began."""
-    spool = target.spool
-    name = Manifest(producer, batch, target.namespace, []).name
-    try:
-        handed_in = spool.find(name)
-    except PenstockError:  # it cannot be read: leave everything as it is
-        return
-    if handed_in is None and spool.holds(name):
-        return
-    kept = {file.name for file in handed_in.files} if handed_in is not None else set()
-    spool.drop([file.name for file in files if file.name not in kept])
-
-
 def _files(messages: Sequence[Any]) -> list[Staged]:
-    return [one.file for one in messages if isinstance(one, Written) and one.file is not None]
+    return [file for one in messages if isinstance(one, Written) for file in one.files]
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -271,18 +226,21 @@ class BatchWriter(DataSourceArrowWriter):
     def __init__(self, target: Target) -> None:
         self._target = target
         # Drawn once, when the write is planned: tasks and commit know the same one.
-        self._producer = f"{ONLY}{uuid4().hex}" if target.app is None else target.transactions
+        self._outlet = target.outlet()
+        self._producer = self._outlet.producer_of_one() if target.app is None else target.transactions
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         context = TaskContext.get()
         where = "the data" if context is None else f"partition {context.partitionId()}"
-        return Written(_stage(self._target, iterator, where))
+        return Written(self._outlet.stage(self._target.topic, iterator, where))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        _commit(self._target, self._producer, self._target.version, _files(messages))
+        files = _files(messages)
+        if files:  # otherwise there is nothing that could be written twice
+            self._outlet.commit(self._producer, self._target.version, files, self._target.timeout_s)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        _abort(self._target, self._producer, self._target.version, _files(messages))
+        self._outlet.abort(self._producer, self._target.version, _files(messages))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -290,6 +248,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def __init__(self, target: Target) -> None:
         self._target = target
+        self._outlet = target.outlet()
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         context = TaskContext.get()
@@ -302,22 +261,22 @@ class StreamWriter(DataSourceStreamArrowWriter):
             )
         batch = context.getLocalProperty("streaming.sql.batchId")
         where = f"partition {context.partitionId()} of batch {batch}"
-        return Written(_stage(self._target, iterator, where), query, None if batch is None else int(batch))
+        files = self._outlet.stage(self._target.topic, iterator, where)
+        return Written(files, query, None if batch is None else int(batch))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        query = _query(messages)
-        if query is not None:
-            _commit(self._target, query, batchId, _files(messages))
+        producer, files = self._producer(messages), _files(messages)
+        if producer is not None and files:
+            self._outlet.commit(producer, batchId, files, self._target.timeout_s)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        query = _query(messages)
-        if query is not None:
-            _abort(self._target, query, batchId, _files(messages))
+        producer = self._producer(messages)
+        if producer is not None:
+            self._outlet.abort(producer, batchId, _files(messages))
 
-
-def _query(messages: Sequence[Any]) -> str | None:
-    """The producer that a streaming query is; None if no task has written anything."""
-    found = {one.query for one in messages if isinstance(one, Written)}
-    if len(found) > 1:
-        raise InvalidArgument(f"tasks of several queries are in one batch: {sorted(map(str, found))}")
-    return f"query:{found.pop()}" if found else None
+    def _producer(self, messages: Sequence[Any]) -> str | None:
+        """The producer that a streaming query is; None if no task has written anything."""
+        found = {one.query for one in messages if isinstance(one, Written)}
+        if len(found) > 1:
+            raise InvalidArgument(f"tasks of several queries are in one batch: {sorted(map(str, found))}")
+        return f"query:{self._target.namespace}/{found.pop()}" if found else None

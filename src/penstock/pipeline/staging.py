@@ -46,11 +46,13 @@ MOMENT_US_MAX: Final = 253_402_300_799_999_999
 class Staging:
     """The staged file of one task. `topic` is that of rows that have none."""
 
-    def __init__(self, spool: Spool, topic: str | None, where: str) -> None:
-        self._stager = spool.stage()
+    def __init__(
+        self, spool: Spool, topic: str | None, where: str, name: str | None = None, row: int = 0
+    ) -> None:
+        self._stager = spool.stage(name)
         self._topic = topic
         self._where = where
-        self._seen = 0  # rows of earlier batches
+        self._seen = row  # those of earlier batches, from which rows are counted in errors
         self._shares: list[Share] = []
         self._indexes: dict[str, int] = {}
         self._waiting: list[pa.RecordBatch] = []

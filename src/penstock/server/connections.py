@@ -90,7 +90,7 @@ class Refusal(Enum):
     def __init__(self, status: int, title: str, code: str, detail: str) -> None:
         again = status in {408, 503}
         problem = {
-            "type": f"https://penstock.dev/errors/{code}",
+            "type": f"urn:penstock:error:{code}",
             "title": title,
             "status": status,
             "detail": detail,

@@ -20,7 +20,7 @@ from __future__ import annotations
 import difflib
 import os
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, NamedTuple
 
@@ -29,7 +29,7 @@ import msgspec
 from penstock import limits
 from penstock.errors import InvalidArgument
 from penstock.policy import Policy
-from penstock.server import dotenv, quantity
+from penstock.server import dotenv, quantity, quotas
 from penstock.server.quantity import Address
 
 PREFIX: Final = "PENSTOCK_"
@@ -80,10 +80,14 @@ def _path(given: Any) -> Path:
 
 
 def _quotas(given: Any) -> str:
-    """As text; whoever applies them reads it. A TOML table is the same text in another dress."""
-    if isinstance(given, Mapping):
-        return ",".join(f"{name}:{limit}" for name, limit in given.items())
-    return str(given).strip()
+    """As text, which whoever applies it reads again. A TOML table is the same text in another dress."""
+    text = (
+        ",".join(f"{name}:{limit}" for name, limit in given.items())
+        if isinstance(given, Mapping)
+        else str(given)
+    )
+    quotas.parse(text)
+    return text.strip()
 
 
 _optional = quantity.or_nothing
@@ -107,7 +111,7 @@ PANELS: Final[dict[str, tuple[Setting, ...]]] = {
     ),
     "Network": (
         Setting("http_addr", quantity.address, Address("127.0.0.1", 8080), "where HTTP is served; port 0: any that is free"),
-        Setting("listen_addr", quantity.address, Address("127.0.0.1", 5672), "where AMQP is served", awaits="AMQP"),
+        Setting("listen_addr", quantity.address, Address("127.0.0.1", 5672), "where AMQP is served", awaits="AMQP is"),
         Setting("tls_cert", _path, None, "the certificate and its chain, in PEM; read again on SIGHUP"),
         Setting("tls_key", _path, None, "its private key, in PEM"),
         Setting("tls_self_signed", quantity.flag, False, "TLS with a certificate made now, to try (curl -k)"),
@@ -135,15 +139,16 @@ PANELS: Final[dict[str, tuple[Setting, ...]]] = {
     ),
     "Observing": (
         Setting("metrics", quantity.flag, True, "serve /metrics"),
+        Setting("tracing", quantity.flag, False, "OpenTelemetry spans, by the SDK of this process (opentelemetry-instrument penstock serve …)"),
         Setting("log_level", quantity.choice("debug", "info", "warn", "warning", "error"), "info", "debug, info, warn or error"),
         Setting("log_encoding", quantity.choice("auto", "json", "console"), "auto", "json or console; auto: console on a terminal, json elsewhere"),
     ),
     "Shards": (
-        Setting("database_urls", quantity.words, (), "PostgreSQL, one URL for each shard", secret=True, awaits="shards"),
-        Setting("redis_addrs", quantity.words, (), "Redis, HOST:PORT", awaits="shards"),
-        Setting("redis_password", quantity.text, None, "its password", secret=True, awaits="shards"),
-        Setting("wal_dir", _path, None, "the journal of what is not in PostgreSQL yet", awaits="shards"),
-        Setting("buffer_ttl", quantity.seconds, 60.0, "how long Redis keeps what it buffers", awaits="shards"),
+        Setting("database_urls", quantity.words, (), "PostgreSQL, one URL for each shard", secret=True, awaits="the shards are"),
+        Setting("redis_addrs", quantity.words, (), "Redis, HOST:PORT", awaits="the shards are"),
+        Setting("redis_password", quantity.text, None, "its password", secret=True, awaits="the shards are"),
+        Setting("wal_dir", _path, None, "the journal of what is not in PostgreSQL yet", awaits="the shards are"),
+        Setting("buffer_ttl", quantity.seconds, 60.0, "how long Redis keeps what it buffers", awaits="the shards are"),
     ),
 }
 # fmt: on
@@ -200,6 +205,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_long_polls: int
     max_long_polls_per_caller: int
     metrics: bool
+    tracing: bool
     log_level: str
     log_encoding: str
     database_urls: tuple[str, ...]
@@ -290,7 +296,7 @@ def load(
     for name, (value, source) in given.items():
         values[name], sources[name] = _parsed(SETTINGS[name], value, source), source
         if (part := SETTINGS[name].awaits) is not None:
-            warnings.append(f"{source} has no effect: {part} is not built yet")
+            warnings.append(f"{source} has no effect: {part} not built yet")
     if halves:
         _replace_halves(values, sources, halves)
     found = Settings(**values, sources=sources, warnings=tuple(warnings))
@@ -311,9 +317,12 @@ def _row(name: str) -> Setting:
     return SETTINGS[name]
 
 
-def _nearest(name: str, known: Any) -> str:
-    near = difflib.get_close_matches(name, list(known), n=1)
-    return f"; did you mean {near[0]}?" if near else "; `penstock config` shows those that there are"
+def _nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
+    """Which one may have been meant; a prefix that all of them have says nothing."""
+    near = difflib.get_close_matches(
+        name.removeprefix(prefix), [one.removeprefix(prefix) for one in known], n=1
+    )
+    return f"; did you mean {prefix}{near[0]}?" if near else "; `penstock config` shows those that there are"
 
 
 def _read(path: Path) -> str:
@@ -356,7 +365,7 @@ def _from_variables(
         elif variable in files:
             found.setdefault(files[variable], Given(_secret_of(value, source), source))
         else:
-            warnings.append(f"{source} is no setting{_nearest(variable, [*known, *files])}")
+            warnings.append(f"{source} is no setting{_nearest(variable, [*known, *files], PREFIX)}")
     return found
 
 
@@ -400,7 +409,7 @@ def _parsed(row: Setting, value: Any, source: Source) -> Any:
         if isinstance(value, list | dict) and row.parse not in {quantity.words, _quotas}:
             raise ValueError("give a single value")
         return row.parse(value)
-    except ValueError as error:
+    except (ValueError, InvalidArgument) as error:
         shown = HIDDEN if row.secret else repr(value)[:100]
         raise InvalidArgument(f"{source} is {shown}; {error}") from None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 import penstock
+from penstock.broker import survey
 from penstock.broker.survey import Bounds
 from penstock.clock import ManualClock
 from penstock.observe import metrics as module
@@ -263,6 +264,38 @@ def test_a_deleted_queue_takes_what_it_counted_with_it(broker: penstock.Broker) 
     assert found.get(total, namespace="default", event="published") == 4
 
 
+class Between:
+    """A lock before whose third taking something else happens."""
+
+    def __init__(self, monitor: Any, then: Callable[[], object]) -> None:
+        self._monitor, self._real, self._then, self._taken = monitor, monitor.lock, then, 0
+        monitor.lock = self
+
+    def __enter__(self) -> None:
+        self._taken += 1
+        if self._taken == 3:
+            self._monitor.lock = self._real
+            self._then()
+        self._real.acquire()
+
+    def __exit__(self, *_: object) -> None:
+        self._real.release()
+
+
+def test_a_queue_that_is_deleted_during_a_scrape_counts_twice_or_not_at_all(
+    broker: penstock.Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(survey, "AT_ONCE", 1)
+    for name in ("a", "b", "c"):
+        broker.queue(name).publish(b"x")
+    Between(broker._port.monitor, lambda: broker.delete_queue("b"))  # type: ignore[attr-defined]
+    found = scrape(metrics_of(broker))
+    assert found.of("penstock_messages_published_total", "b") is None
+    for view in (found, scrape(metrics_of(broker))):
+        assert view.get("penstock_namespace_messages_total", namespace="default", event="published") == 3
+        assert view.of("penstock_messages_published_total", "c") == 1
+
+
 # --- how many series there are ---
 
 
@@ -335,6 +368,14 @@ def test_requests_are_counted_under_another_route(broker: penstock.Broker) -> No
     assert found.get("penstock_http_request_seconds_bucket", **route, le="+Inf") == 3
 
 
+def test_refused_connections_are_not_shown(broker: penstock.Broker) -> None:
+    metrics = metrics_of(broker)
+    metrics.refusals = lambda: {"crowded": 3, "slow": 0}
+    found = scrape(metrics)
+    assert found.get("penstock_connections_refused_total", reason="crowded") == 3
+    assert found.get("penstock_connections_refused_total", reason="slow") == 0
+
+
 def test_requests_of_several_threads_are_lost(broker: penstock.Broker) -> None:
     metrics = metrics_of(broker)
 
@@ -371,6 +412,9 @@ def test_commits_are_not_counted(tmp_path: Path, clock: ManualClock) -> None:
         assert found.get("penstock_journal_commit_messages_bucket", le="3.0") == 1
         assert found.get("penstock_journal_commit_messages_bucket", le="7.0") == 2
         assert found.get("penstock_journal_commit_seconds_count") == 3
+        journal: Any = broker._port.monitor.journal  # type: ignore[attr-defined]
+        journal.sync()  # a sync is not a commit
+        assert scrape(metrics_of(broker)).get("penstock_journal_commit_seconds_count") == 3
         stats: Any = broker.stats().journal
         assert found.get("penstock_journal_bytes") == stats.bytes
         assert found.get("penstock_journal_sequence") == stats.sequence

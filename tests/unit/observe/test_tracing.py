@@ -416,7 +416,14 @@ def request(app: Any, headers: list[tuple[bytes, bytes]], **scope: Any) -> list[
         "scheme": "http",
         **scope,
     }
-    asyncio.run(app(found, receive, send))
+
+    async def one() -> None:
+        try:
+            await app(found, receive, send)
+        finally:
+            assert not trace.get_current_span().get_span_context().is_valid  # the next request is another one
+
+    asyncio.run(one())
     return events
 
 

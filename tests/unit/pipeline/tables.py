@@ -10,19 +10,19 @@ import pyarrow as pa
 
 from penstock.pipeline import options, schema
 from penstock.pipeline.options import Options
-from penstock.pipeline.plan import Piece
-from penstock.pipeline.source import BatchReader, EventStream, FilteringReader, MessageStream
+from penstock.pipeline.source import BatchReader, FilteringReader, TableStream
+from tests.unit.pipeline.serving import reached
 
 
 def parse(path: Path, **given: object) -> Options:
-    return options.parse({"path": str(path), **{name.lower(): str(value) for name, value in given.items()}})
+    return options.parse({**reached(path), **{name.lower(): str(value) for name, value in given.items()}})
 
 
-def planned(path: Path, *filters: Any, **given: object) -> tuple[BatchReader, list[Piece], list[Any]]:
+def planned(path: Path, *filters: Any, **given: object) -> tuple[BatchReader, list[Any], list[Any]]:
     """A reader, the pieces that it would have read, and the filters that it left to Spark."""
     reader = FilteringReader(parse(path, **given).for_batch())
     left = list(reader.pushFilters(list(filters)))
-    return reader, reader.partitions(), left  # type: ignore[return-value]
+    return reader, reader.partitions(), left
 
 
 def table(path: Path, *filters: Any, **given: object) -> Any:
@@ -31,7 +31,7 @@ def table(path: Path, *filters: Any, **given: object) -> Any:
     return joined(parse(path, **given), (reader, pieces))
 
 
-def joined(chosen: Options, *reads: tuple[Any, list[Piece]]) -> Any:
+def joined(chosen: Options, *reads: tuple[Any, list[Any]]) -> Any:
     expected = schema.arrow(chosen.table, chosen.columns)
     batches = []
     for reader, pieces in reads:
@@ -48,16 +48,17 @@ class Query:
     """A streaming query: batches, one after the other, and a checkpoint that outlives it."""
 
     def __init__(self, path: Path, checkpoint: dict[str, Any] | None = None, **given: object) -> None:
+        self._path = path
         self.options = parse(path, **given).for_stream()
-        kind = MessageStream if self.options.table_name == "messages" else EventStream
-        self.stream = kind(self.options)
+        self.stream = TableStream(self.options)
         self.checkpoint = checkpoint if checkpoint is not None else self.stream.initialOffset()
 
     def batch(self) -> Any:
         """The next micro-batch."""
+        reached(self._path)
         end = self.stream.latestOffset(self.checkpoint, self.stream.getDefaultReadLimit())
         pieces = self.stream.partitions(self.checkpoint, end)
-        found = joined(self.options, (self.stream, pieces))  # type: ignore[arg-type]
+        found = joined(self.options, (self.stream, pieces))
         self.checkpoint = end
         return found
 

@@ -66,9 +66,16 @@ def test_options_travel_between_processes() -> None:
     [
         (
             {"topik": "x"},
-            "has no option 'topik'; it has path, table, namespace, topic, topicPattern, startingOffsets",
+            "has no option 'topik'; it has path, url, token, table, namespace, topic, topicPattern, startingOffsets",
         ),
-        ({"url": "http://x"}, "directories only"),
+        ({"url": "http://host"}, "path and url contradict each other"),
+        ({"url": "http://host", "path": "", "namespace": "*"}, "one namespace is read at a time"),
+        ({"url": "ftp://host", "path": ""}, "give a server's address"),
+        ({"url": "host:8080", "path": ""}, "give a server's address"),
+        ({"url": "http://host:99999", "path": ""}, "give a server's address"),
+        ({"url": "http://me:secret@host", "path": ""}, "url has a user or a password in it"),
+        ({"url": "http://host", "path": "", "token": "two words"}, "token has characters that no token has"),
+        ({"token": "t"}, "token is for a server, and none is given"),
         ({"table": "letters"}, "give one of messages, settlements, deliveries"),
         ({"columns": "payload,body"}, "messages have the columns namespace, topic, offset"),
         ({"columns": "payload,payload"}, "each once"),

@@ -18,11 +18,6 @@ from penstock.pipeline.source import PenstockDataSource
 from tests.unit.pipeline.tables import Query, offsets, payloads, table
 
 
-@pytest.fixture
-def data(tmp_path: Path) -> Path:
-    return tmp_path / "data"
-
-
 def test_a_stream_begins_at_the_latest_offset_or_where_it_is_told(data: Path) -> None:
     with penstock.open(data) as broker:
         orders = broker.queue("orders")
@@ -171,6 +166,7 @@ def test_a_mark_that_is_older_than_the_truth_is_waited_for(data: Path) -> None:
         assert behind.payloads() == [b"c"]
 
 
+@pytest.mark.directory_only
 def test_a_batch_that_was_planned_before_a_power_cut_is_not_read_in_part(data: Path) -> None:
     with penstock.open(data) as broker:
         orders = broker.queue("orders")

@@ -27,6 +27,7 @@ from penstock.server.http import (
     openapi,
     problem,
     readers,
+    spark,
     streams,
     transactions,
 )
@@ -45,6 +46,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     *readers.ROUTES,
     *transactions.ROUTES,
     *streams.ROUTES,
+    *spark.ROUTES,
 )
 
 _LOG: Final = logging.getLogger("penstock.server.http")

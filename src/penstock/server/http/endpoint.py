@@ -35,7 +35,7 @@ from penstock.server.http.bodies import (
 from penstock.server.http.front import ClientGone, Front, Receive
 from penstock.server.http.parties import ANYBODY
 from penstock.server.http.problem import Headers, Refusal
-from penstock.server.http.route import Call, Events, Plain, Route, parsed
+from penstock.server.http.route import Call, Events, Plain, Route, Stream, parsed
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Scope = MutableMapping[str, Any]
@@ -70,6 +70,8 @@ class Endpoint:
         self.front = front
         self.path = routes[0].path
         self._rows: dict[str, Row] = {route.method: Row(route) for route in routes}
+        if routes[0].public:  # supervisors and proxies look that way; the body is left out below us
+            self._rows["HEAD"] = self._rows["GET"]
         self.methods: list[Any] = sorted(self._rows)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,7 +90,10 @@ class Endpoint:
             status, headers, body = answer_to(error, call.request_id)
             await respond(send, status, [self.front.life, *headers], body, call.request_id)
         finally:
-            self.front.observer.request(self.path, scope["method"], status, perf_counter() - began)
+            seconds = perf_counter() - began
+            self.front.observer.request(self.path, scope["method"], status, seconds)
+            if _LOG.isEnabledFor(logging.DEBUG):
+                _say(scope, status, seconds, call.request_id)
 
     async def _answered(self, call: Call, scope: Scope, receive: Receive, send: Send) -> int:
         front = self.front
@@ -130,6 +135,12 @@ class Endpoint:
         if row.reading is not None:
             call.body = row.reading(await _body(front, receive, length), content_type)
         return await _sent(call, route, await route.handler(call), send)
+
+
+def _say(scope: Scope, status: int, seconds: float, request: str) -> None:
+    """What stands behind the question mark is left out, and so is who asked: the log is no place for it."""
+    told = {**_named(request), "status": status, "seconds": round(seconds, 6)}
+    _LOG.debug("%s %s", scope["method"], scope["path"], extra=told)
 
 
 @lru_cache(4096)
@@ -189,6 +200,9 @@ async def _sent(call: Call, route: Route, answer: Any, send: Send) -> int:
     if type(answer) is Events:
         await _stream(call, answer, send)
         return 200
+    if type(answer) is Stream:
+        await _flow(call, answer, send)
+        return 200
     status = call.status or route.succeeds
     if call.packed:
         body, kind = encode_msgpack(answer), MSGPACK_TYPE
@@ -217,6 +231,25 @@ async def _stream(call: Call, answer: Events, send: Send) -> None:
             last = b"event: problem\ndata: " + answer_to(error, call.request_id)[2] + b"\n\n"
             await send({"type": "http.response.body", "body": last, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _flow(call: Call, answer: Stream, send: Send) -> None:
+    """What fails in the middle is not ended: whoever reads it sees that something is missing."""
+    headers = [
+        (b"content-type", answer.content_type.encode()),
+        (b"x-request-id", call.request_id.encode()),
+    ]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    try:
+        async with aclosing(answer.parts) as parts:
+            async for part in parts:
+                await send({"type": "http.response.body", "body": part, "more_body": True})
+    except ClientGone:
+        raise
+    except Exception as error:
+        answer_to(error, call.request_id)  # for the log
+        raise ClientGone from error  # the connection is closed without an end
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
 async def respond(send: Send, status: int, headers: Headers, body: bytes, request: str) -> None:

@@ -57,6 +57,7 @@ class Front:
         self.directory = directory
         self.ready = ready
         self.stopping = False
+        self.tables: Any = None  # made when Spark first asks: see `spark`
         #: In every answer: by it a client knows that it speaks to another server than before, which knows no consumers and no leases.
         self.life = (b"penstock-life", os.urandom(8).hex().encode())
         self._handles: dict[tuple[str, str], Handle] = {}
@@ -193,7 +194,7 @@ class Wait:
             self._task.cancel()
 
     async def outcome(self, receive: Receive, take_back: Callable[[Any], Awaitable[None]] | None) -> Any:
-        gone = asyncio.ensure_future(_gone(receive))
+        gone = asyncio.ensure_future(until_gone(receive))
         try:
             await asyncio.wait((self._task, gone), return_when=asyncio.FIRST_COMPLETED)
             if not gone.done():
@@ -209,7 +210,7 @@ class Wait:
             await _end(self._task)
 
 
-async def _gone(receive: Receive) -> None:
+async def until_gone(receive: Receive) -> None:
     """Until the client has gone. Whatever it still sends is not wanted."""
     while (await receive())["type"] != "http.disconnect":
         pass

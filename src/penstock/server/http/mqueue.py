@@ -13,6 +13,7 @@ What it leaves open is decided so:
 
 from __future__ import annotations
 
+import asyncio
 from datetime import UTC, datetime
 from typing import Any, Final, Literal
 
@@ -261,7 +262,8 @@ async def metrics(call: Call) -> Plain:
     seen = None
     if not call.caller.is_admin_of_all:
         seen = call.caller.namespaces(await call.port.namespaces().get())
-    return Plain(call.front.observer.render(seen), METRICS)
+    # In a thread: of thousands of queues it takes a while, and others are not to wait for it.
+    return Plain(await asyncio.to_thread(call.front.observer.render, seen), METRICS)
 
 
 _ID: Final = 412_390_178_816_270_336

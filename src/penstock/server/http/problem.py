@@ -15,7 +15,7 @@ from penstock.errors import JournalFailed, PenstockError
 from penstock.wire import PROBLEM, Problem
 
 #: Where the codes are explained. It is an address that need not be fetched.
-TYPE: Final = "https://penstock.dev/errors/"
+TYPE: Final = "urn:penstock:error:"
 
 CONTENT_TYPE: Final = PROBLEM.encode()
 

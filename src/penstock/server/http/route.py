@@ -64,6 +64,13 @@ class Events(NamedTuple):
     events: AsyncGenerator[bytes, None]
 
 
+class Stream(NamedTuple):
+    """An answer that comes in parts, as they are made."""
+
+    parts: AsyncGenerator[bytes, None]
+    content_type: str
+
+
 class Call:
     """A request on its way."""
 

@@ -1,0 +1,25 @@
+"""SIGTERM as Ctrl-C, for commands that leave something behind which must be put in order: a terminal, or a queue."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def sigterm_interrupts() -> Iterator[None]:
+    """While this lasts, SIGTERM raises `KeyboardInterrupt`. Only the main thread is asked, and only there it can be arranged."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def interrupt(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,295 @@
+"""Tables for Spark: the addresses that its source and sink use when they are given a `url` (see `server.desk` for what is done there).
+
+Planning, reading and staging block and compute, so they run in threads of their own, a few at a time: the loop only passes on what they have made. A slow client holds a place among a bounded number, and no thread.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from penstock import wire
+from penstock.broker import calls
+from penstock.errors import BatchTooLarge, InvalidArgument
+from penstock.server.http.front import ClientGone, Front, until_gone
+from penstock.server.http.logs import require_room_for_queues
+from penstock.server.http.messages import spend
+from penstock.server.http.problem import Refusal
+from penstock.server.http.route import NAMESPACE, Call, Query, Route, Stream
+
+if TYPE_CHECKING:
+    from penstock.server.desk import Desk
+
+#: Threads that plan, read and stage. Each computes, and takes its turns from the loop: more of them would not be faster.
+WORKERS: Final = 2
+
+#: Batches that are waited for at once, each by a thread that mostly sleeps; and how long one request waits.
+COMMITS_MAX: Final = 8
+COMMIT_WAIT_S_MAX: Final = 5.0
+
+#: Tables that are on their way at once, in either direction. Each holds some 16 MiB.
+TRANSFERS_MAX: Final = 32
+
+_Found = TypeVar("_Found")
+
+
+class Tables:
+    """What the requests for Spark share: the desk, its threads, and the places."""
+
+    def __init__(self, front: Front) -> None:
+        self._front = front
+        self._desk: Desk | None = None
+        self._workers = ThreadPoolExecutor(WORKERS, "penstock-tables")
+        self._waiters = ThreadPoolExecutor(COMMITS_MAX, "penstock-batches")
+        self._transfers = 0
+
+    async def work(self, what: Callable[..., _Found], *arguments: Any, waiting: bool = False) -> _Found:
+        """What a function gives that blocks."""
+        pool = self._waiters if waiting else self._workers
+        return await asyncio.get_running_loop().run_in_executor(pool, what, *arguments)
+
+    async def desk(self) -> Desk:
+        if self._desk is None:
+            self._desk = await self.work(self._made)
+        return self._desk
+
+    def _made(self) -> Desk:
+        """Only now is that imported which not every server needs, or has."""
+        directory = self._front.directory
+        monitor = getattr(self._front.port, "monitor", None)
+        if directory is None or monitor is None or monitor.intake is None:
+            raise InvalidArgument(
+                "this server keeps everything in memory, and Spark reads what is on a disk: start it with a directory"
+            )
+        from penstock.server.desk import Desk
+
+        return Desk(directory, monitor.intake)
+
+    def enter(self) -> None:
+        """Take a place for a table on its way; `leave` gives it back."""
+        if self._transfers >= TRANSFERS_MAX:
+            raise Refusal(
+                503, "too_many_transfers", f"{TRANSFERS_MAX} tables are on their way already: try again later",
+                retry_after_s=self._front.bounds.retry_after_s, close=True,
+            )  # fmt: skip
+        self._transfers += 1
+
+    def leave(self) -> None:
+        self._transfers -= 1
+
+
+def tables_of(call: Call) -> Tables:
+    front = call.front
+    if front.tables is None:
+        front.tables = Tables(front)
+    found: Tables = front.tables
+    return found
+
+
+# --- the source ---
+
+
+async def log_names(call: Call) -> wire.Names:
+    tables = tables_of(call)
+    return await tables.work((await tables.desk()).names, call.namespace)
+
+
+async def check(call: Call) -> wire.Checked:
+    tables = tables_of(call)
+    return await tables.work((await tables.desk()).check, call.namespace, call.body)
+
+
+async def plan(call: Call) -> wire.SparkPlanned:
+    tables = tables_of(call)
+    return await tables.work((await tables.desk()).plan, call.namespace, call.body)
+
+
+async def offsets(call: Call) -> wire.SparkFound:
+    tables = tables_of(call)
+    return await tables.work((await tables.desk()).offsets, call.namespace, call.body)
+
+
+async def read(call: Call) -> Stream:
+    tables = tables_of(call)
+    desk = await tables.desk()
+    tables.enter()
+    try:
+        parts = await tables.work(desk.read, call.namespace, call.body)
+    except BaseException:
+        tables.leave()
+        raise
+    return Stream(_parts(tables, call, parts), wire.ARROW)
+
+
+async def _parts(tables: Tables, call: Call, parts: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
+    gone = asyncio.ensure_future(until_gone(call.receive))
+    try:
+        while (part := await tables.work(next, parts, None)) is not None:
+            if gone.done():
+                raise ClientGone
+            if part:
+                yield part
+    finally:
+        tables.leave()
+        gone.cancel()
+
+
+async def progress(call: Call) -> wire.Checked:
+    """A log that is gone, or is another one of its name, is passed over."""
+    body: wire.SparkProgress = call.body
+    reader = calls.reader_name(body.reader)
+    for name, (number, offset) in body.logs.items():
+        log = await call.port.find(call.namespace, name).get()
+        if log is not None and log.number == number:
+            end = await call.port.locate(log, "latest").get()
+            await call.port.position(log, reader, min(max(offset, 0), end), holds=True).get()
+    return wire.Checked()
+
+
+# --- the sink ---
+
+
+async def spool(call: Call) -> wire.Checked:
+    await tables_of(call).desk()
+    return wire.Checked()
+
+
+async def stage(call: Call) -> wire.Staged:
+    tables = tables_of(call)
+    desk = await tables.desk()
+    tables.enter()
+    try:
+        body, query = await _body(call), call.query
+        return await tables.work(
+            desk.stage, call.namespace, call.path["name"], query["topic"], query["where"], query["row"], body
+        )
+    finally:
+        tables.leave()
+
+
+async def _body(call: Call) -> bytes:
+    """What was sent. It is no struct, and is counted as those are: what its length claims is believed only if it is too much."""
+    most = call.front.bounds.body_bytes_max
+    length = call.header(b"content-length") or ""
+    if length.isdigit() and int(length[:20]) > most:
+        raise _too_large(most)
+    parts: list[bytes] = []
+    size, more = 0, True
+    while more:
+        message = await call.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGone
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise _too_large(most)
+        more = message.get("more_body", False)
+    return b"".join(parts)
+
+
+def _too_large(most: int) -> Refusal:
+    return Refusal(
+        413, BatchTooLarge.code, f"the rows are over the bound of {most} bytes: send them in several parts", close=True
+    )  # fmt: skip
+
+
+async def hand_in(call: Call) -> wire.Taken:
+    tables = tables_of(call)
+    desk = await tables.desk()
+    body: wire.SpoolBatch = call.body
+    manifest, first = await tables.work(desk.manifest, call.namespace, body)
+    if manifest is None:
+        return wire.Taken(taken=True)
+    if first and call.front.quotas.limit(call.namespace) is not None:
+        shares = manifest.shares().values()
+        missing = [
+            one.topic for one in shares if await call.port.find(call.namespace, one.topic).get() is None
+        ]
+        await require_room_for_queues(call, len(missing))
+        await spend(call, call.namespace, manifest.rows, sum(one.bytes for one in shares))
+    wait_s = 0.0 if call.front.stopping else min(max(body.wait, 0.0), COMMIT_WAIT_S_MAX)
+    return await tables.work(desk.commit, manifest, body.files, wait_s, waiting=True)
+
+
+async def abort(call: Call) -> wire.Checked:
+    tables = tables_of(call)
+    return await tables.work((await tables.desk()).abort, call.namespace, call.body)
+
+
+async def forget(call: Call) -> wire.Checked:
+    tables = tables_of(call)
+    return await tables.work((await tables.desk()).forget, call.namespace, call.body.producer)
+
+
+_OPTIONS: Final = {"columns": "topic,offset,payload"}
+_PLACE: Final = wire.StreamPlace(1, "http://localhost:8080", "messages", None, {"default/orders": (1, 1, 12)})
+_PORTION: Final = wire.Portion(1, 1, {1: (0, 12)})
+_BATCH: Final = wire.SpoolBatch(
+    producer="query:default/4b1f", batch=7, files=["0123456789abcdef" * 2 + ".staged"]
+)
+_LACKING: Final = {501: "this server has no pyarrow"}
+_SPARK: Final = NAMESPACE + "/spark"
+_SPOOL: Final = NAMESPACE + "/spool"
+
+ROUTES: Final[tuple[Route, ...]] = (
+    Route(
+        method="GET", path=_SPARK + "/logs", summary="The queues and topics of which there are tables, dead letters among them",
+        permission=("consume",), handler=log_names, answer=wire.Names, answer_example=wire.Names(names=["orders", "orders.dlq"]), others=_LACKING,
+    ),
+    Route(
+        method="POST", path=_SPARK + "/check", summary="Whether the options of a table are right", permission=("consume",), handler=check,
+        request=wire.SparkCheck, answer=wire.Checked, example=wire.SparkCheck(options=_OPTIONS, topics=["orders"]),
+        answer_example=wire.Checked(), others=_LACKING,
+    ),
+    Route(
+        method="POST", path=_SPARK + "/plan", summary="What is to be read of a table, in portions for tasks", permission=("consume",),
+        handler=plan, request=wire.SparkPlan, answer=wire.SparkPlanned, example=wire.SparkPlan(options=_OPTIONS, topics=["orders"]),
+        answer_example=wire.SparkPlanned(portions=[_PORTION]), others=_LACKING,
+    ),
+    Route(
+        method="POST", path=_SPARK + "/offsets", summary="Where a stream of a table begins, and where its next batch ends",
+        permission=("consume",), handler=offsets, request=wire.SparkOffsets, answer=wire.SparkFound,
+        example=wire.SparkOffsets(options=_OPTIONS, topics=["orders"], what="initial"),
+        answer_example=wire.SparkFound(offset=_PLACE.offset(), end=_PLACE.offset(), noted=wire.Noted()), others=_LACKING,
+    ),
+    Route(
+        method="POST", path=_SPARK + "/read", summary="The rows of a portion, as an Arrow stream", permission=("consume",), handler=read,
+        request=wire.SparkRead, answer=str, media=(wire.ARROW,), example=wire.SparkRead(options=_OPTIONS, portion=_PORTION),
+        answer_example="an Arrow stream", others=_LACKING, note="The stream ends with an empty batch whose metadata say how it ended; one without it was cut.",
+    ),
+    Route(
+        method="POST", path=_SPARK + "/progress", summary="How far a stream is, under the name of a reader", permission=("consume",),
+        handler=progress, request=wire.SparkProgress, answer=wire.Checked,
+        example=wire.SparkProgress(reader="spark.billing", logs={"orders": (1, 12)}), answer_example=wire.Checked(),
+    ),
+    Route(
+        method="GET", path=_SPOOL, summary="Whether rows can be written here", permission=("publish",), handler=spool, answer=wire.Checked,
+        answer_example=wire.Checked(), others=_LACKING,
+    ),
+    Route(
+        method="PUT", path=_SPOOL + "/staged/{name}", summary="Send the rows of a task, as an Arrow stream; nothing is published yet",
+        permission=("publish",), handler=stage,
+        query=(
+            Query("topic", str, "where rows go that do not say it themselves"),
+            Query("where", str, "what the rows are called in errors", "the data"),
+            Query("row", int, "which row the first one is there", 0),
+        ),
+        answer=wire.Staged, answer_example=wire.Staged(name=_BATCH.files[0], shares=[wire.StagedShare(topic="orders", rows=2, bytes=10)]),
+        others={**_LACKING, 413: "too many rows for one request"}, note="Their name is 32 random hexadecimal digits. Sent again, they are there once.",
+    ),
+    Route(
+        method="POST", path=_SPOOL + "/batches", summary="Publish what was staged, once, however often this is said", permission=("publish",),
+        handler=hand_in, request=wire.SpoolBatch, answer=wire.Taken, example=_BATCH, answer_example=wire.Taken(taken=True), others=_LACKING,
+    ),
+    Route(
+        method="POST", path=_SPOOL + "/abort", summary="Remove what was staged for a batch, unless it was handed in", permission=("publish",),
+        handler=abort, request=wire.SpoolBatch, answer=wire.Checked, example=_BATCH, answer_example=wire.Checked(), others=_LACKING,
+    ),
+    Route(
+        method="POST", path=_SPOOL + "/forget", summary="Forget a write of one batch, of which the answer has come", permission=("publish",),
+        handler=forget, request=wire.SpoolForget, answer=wire.Checked, example=wire.SpoolForget(producer="write:default/0123456789abcdef"),
+        answer_example=wire.Checked(), others=_LACKING,
+    ),
+)  # fmt: skip

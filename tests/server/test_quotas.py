@@ -1,0 +1,123 @@
+"""What is above a namespace's quota is refused with the time to come back, and nothing of it is written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from penstock.broker.embedded import Embedded
+from penstock.clock import ManualClock
+from penstock.server.quotas import Quotas
+from tests.server.running import Running
+
+HERE = "/v1/namespaces/small"
+ORDERS = HERE + "/logs/orders"
+Serve = Callable[[str], httpx2.Client]
+
+
+@pytest.fixture
+def serve(port: Embedded, clock: ManualClock) -> Iterator[Serve]:
+    running: list[Running] = []
+    clients: list[httpx2.Client] = []
+
+    def start(quota: str) -> httpx2.Client:
+        running.append(Running(port, quotas=Quotas.configured(quota, clock)))
+        clients.append(httpx2.Client(base_url=running[-1].url))
+        clients[-1].put(HERE + "/queues/orders", json={})
+        return clients[-1]
+
+    yield start
+    for client in clients:
+        client.close()
+    for one in running:
+        one.stop()
+
+
+def item(payload: str = "aGk=") -> dict[str, Any]:
+    return {"namespace": "small", "topic": "orders", "payload": payload}
+
+
+def refused(answer: httpx2.Response) -> None:
+    assert (answer.status_code, answer.json()["code"]) == (429, "quota_exceeded")
+
+
+def published(client: httpx2.Client) -> int:
+    found: int = client.get(HERE).json()["published"]
+    return found
+
+
+def test_enqueues_of_a_minute_are_counted_on_every_way_in(serve: Serve, clock: ManualClock) -> None:
+    client = serve("small:4")
+    assert client.post(ORDERS + "/messages", json={"messages": ["", ""]}).status_code == 200
+    assert client.post("/enqueue", json=[item()]).status_code == 202
+    two = {"steps": [{"log": "orders", "messages": ["", ""]}]}
+    for answer in (
+        client.post(ORDERS + "/messages", json={"messages": ["", ""]}),
+        client.post("/enqueue", json=[item(), item()]),
+        client.post(HERE + "/transactions", json=two),
+    ):
+        refused(answer)
+        assert int(answer.headers["retry-after"]) > 0
+    assert published(client) == 3
+    assert client.post(HERE + "/route", json={"pattern": "orders", "message": ""}).status_code == 200
+    refused(client.post(HERE + "/route", json={"pattern": "orders", "message": ""}))
+    clock.advance(seconds=62)
+    assert client.post(HERE + "/transactions", json=two).status_code == 200
+
+
+def test_a_message_for_many_counts_as_many(serve: Serve) -> None:
+    client = serve("small:2")
+    for name in ("orders.a", "orders.b", "orders.c"):
+        client.put(f"{HERE}/topics/{name}", json={})
+    refused(client.post(HERE + "/route", json={"pattern": "orders.*", "message": ""}))
+    assert published(client) == 0
+
+
+def test_what_never_fits_is_not_to_be_tried_again(serve: Serve) -> None:
+    client = serve("small:2")
+    answer = client.post(ORDERS + "/messages", json={"messages": [""] * 3})
+    refused(answer)
+    assert not answer.json()["retryable"]
+    assert "retry-after" not in answer.headers
+
+
+def test_bytes_are_counted(serve: Serve) -> None:
+    client = serve("small:100/bytes=10")
+    assert client.post(ORDERS + "/messages", json={"messages": ["AAAAAAAA"]}).status_code == 200  # 6 bytes
+    refused(client.post(ORDERS + "/messages", json={"messages": [{"payload": "AAAAAAAA"}]}))
+    refused(client.post("/enqueue", json=[item("AAAAAAAA")]))
+    assert published(client) == 1
+
+
+def test_no_more_queues_are_made_than_the_quota_has_on_any_way(serve: Serve) -> None:
+    client = serve("small:100/queues=2")
+    assert client.put(HERE + "/topics/events", json={}).status_code == 201
+    for answer in (
+        client.put(HERE + "/queues/more", json={}),
+        client.put(HERE + "/topics/more", json={}),
+        client.post("/enqueue", json=[{**item(), "topic": "more"}]),
+        client.get("/dequeue?namespace=small&topic=more&wait=1"),
+        client.post(HERE + "/transactions", json={"steps": [{"log": "more", "messages": [""]}]}),
+    ):
+        refused(answer)
+    assert client.put(HERE + "/queues/orders", json={}).status_code == 200  # what is there is not made
+    assert client.get(HERE).json()["queues"] == 1
+
+
+def test_no_more_is_stored_than_the_quota_has(serve: Serve) -> None:
+    client = serve("small:100/depth=2")
+    assert client.post(ORDERS + "/messages", json={"messages": ["", ""]}).status_code == 200
+    refused(client.post(ORDERS + "/messages", json={"messages": [""]}))
+    found = client.post(ORDERS + "/groups/default/lease").json()["deliveries"]
+    refused(client.post("/enqueue", json=[item()]))
+    client.post(ORDERS + "/settle", json={"receipts": [found[0]["receipt"]]})
+    assert client.post("/enqueue", json=[item()]).status_code == 202
+
+
+def test_others_are_not_counted(serve: Serve) -> None:
+    client = serve("small:1")
+    items = [{**item(), "namespace": "other"}] * 5
+    assert client.post("/enqueue", json=items).status_code == 202
