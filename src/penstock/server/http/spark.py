@@ -224,7 +224,7 @@ async def forget(call: Call) -> wire.Checked:
 
 
 _OPTIONS: Final = {"columns": "topic,offset,payload"}
-_PLACE: Final = wire.StreamPlace(1, "http://localhost:8080", "messages", None, {"default/orders": (1, 1, 12)})
+_PLACE: Final = wire.StreamPlace(1, "the server's directory", "messages", None, {"default/orders": (1, 1, 12)})
 _PORTION: Final = wire.Portion(1, 1, {1: (0, 12)})
 _BATCH: Final = wire.SpoolBatch(
     producer="query:default/4b1f", batch=7, files=["0123456789abcdef" * 2 + ".staged"]
@@ -256,7 +256,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         method="POST", path=_SPARK + "/read", summary="The rows of a portion, as an Arrow stream", permission=("consume",), handler=read,
-        request=wire.SparkRead, answer=wire.Checked, media=(wire.ARROW,), example=wire.SparkRead(options=_OPTIONS, portion=_PORTION),
+        request=wire.SparkRead, answer=str, answer_example="…", media=(wire.ARROW,), example=wire.SparkRead(options=_OPTIONS, portion=_PORTION),
         others=_LACKING, note="The stream ends with an empty batch whose metadata say how it ended; one without it was cut.",
     ),
     Route(

@@ -24,6 +24,7 @@ HEADINGS = {
     "readers": "Readers",
     "transactions": "Transactions",
     "streams": "Streams",
+    "spark": "Tables for Spark",
 }
 
 
