@@ -35,7 +35,9 @@ Conf = Annotated[
 def sparking(what: str, master: str | None, conf: list[str] | None) -> Iterator[Any]:
     """A session for a command, and Spark's errors as Penstock's."""
     settings = dict(_setting(one) for one in conf or ())
-    from penstock import pipeline  # may say what to install
+    from penstock import pipeline
+
+    started = pipeline.session  # may say what to install
     from penstock.pipeline import failure
 
     log = _log_file()
@@ -43,7 +45,7 @@ def sparking(what: str, master: str | None, conf: list[str] | None) -> Iterator[
     kept = False
     try:
         with _waiting("Starting Spark …"):
-            spark = pipeline.session(f"penstock {what}", master, log=log, **settings)
+            spark = started(f"penstock {what}", master, log=log, **settings)
         # Spark's own handler talks to its process from within whatever was interrupted; here it is enough to end it.
         signal.signal(signal.SIGINT, signal.default_int_handler)
         yield spark

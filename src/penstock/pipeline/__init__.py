@@ -24,7 +24,9 @@ if find_spec("pyspark") is not None:
 else:  # a server makes tables for Spark that runs elsewhere
 
     def __getattr__(name: str) -> Any:
-        raise MissingExtra(f'{name}: the pipeline needs pyspark; install with: pip install "penstock[spark]"')
+        if name in __all__:
+            raise MissingExtra('the pipeline needs pyspark; install with: pip install "penstock[spark]"')
+        raise AttributeError(name)
 
 
 __all__ = ["register", "session"]

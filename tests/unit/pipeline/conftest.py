@@ -23,4 +23,5 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         and metafunc.definition.path.stem in ("test_source", "test_stream")
         and metafunc.definition.get_closest_marker("directory_only") is None
     ):
-        metafunc.parametrize("data", ["directory", "url"], indirect=True)
+        through = pytest.param("url", marks=pytest.mark.lengthy)
+        metafunc.parametrize("data", ["directory", through], indirect=True)

@@ -53,7 +53,7 @@ def document(routes: Iterable[Route], version: str) -> dict[str, Any]:
     paths: dict[str, dict[str, Any]] = {}
     for route in listed:
         paths.setdefault(route.path, {})[route.method.lower()] = _operation(route, by_type)
-    found: dict[str, Any] = _with_formats(
+    found: dict[str, Any] = _modern(
         {
             "openapi": "3.1.0",
             "info": {
@@ -80,14 +80,16 @@ def _has_schema(one: Any) -> bool:
     return one is not None and one is not str
 
 
-def _with_formats(found: Any) -> Any:
-    """Bytes are base64 for readers of OpenAPI 3.0 too."""
+def _modern(found: Any) -> Any:
+    """Schemas as OpenAPI 3.1 has them: pairs are `prefixItems`. Bytes are base64 for readers of 3.0 too."""
     if isinstance(found, dict):
-        changed = {key: _with_formats(value) for key, value in found.items()}
+        changed = {key: _modern(value) for key, value in found.items()}
         if changed.get("contentEncoding") == "base64":
             changed["format"] = "byte"
+        if isinstance(changed.get("items"), list):
+            changed["prefixItems"], changed["items"] = changed["items"], False
         return changed
-    return [_with_formats(one) for one in found] if isinstance(found, list) else found
+    return [_modern(one) for one in found] if isinstance(found, list) else found
 
 
 def _operation(route: Route, schemas: dict[str, Any]) -> dict[str, Any]:
