@@ -93,7 +93,7 @@ class RemotePort:
 
     def _call(self, work: Coroutine[Any, Any, T], *, settling: bool = False) -> Ticket[T]:
         self._runner.require_own_process()
-        if self._closed or (self._consuming.closing and not settling):
+        if self._consuming.parting or (self._consuming.closing and not settling):
             work.close()
             raise closed()
         return Call(self._runner, work)
@@ -465,7 +465,7 @@ class RemotePort:
                 with suppress(RuntimeError):  # it has just ended
                     asyncio.run_coroutine_threadsafe(self._part(timeout_s), self._runner.loop).result()
         finally:
-            self._closed = self._consuming.closing = True
+            self._closed = self._consuming.closing = self._consuming.parting = True
             self._runner.stop()
 
     async def _part(self, timeout_s: float | None) -> None:
