@@ -126,7 +126,7 @@ def test_a_certificate_that_nobody_vouches_for_is_trusted_or_tried_again(tmp_pat
             penstock.connect(url)
         (certificate,) = tmp_path.rglob("*cert.pem")
         for trusting in ({"ca": certificate}, {"verify": False}):
-            with penstock.connect(url, **trusting) as broker:  # type: ignore[arg-type]
+            with penstock.connect(url, **trusting) as broker:
                 queue = broker.queue("orders")
                 queue.publish(b"a")
                 found = queue.receive(timeout=10)
