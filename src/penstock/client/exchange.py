@@ -226,6 +226,8 @@ def _said(error: BaseException) -> str:
     text = str(error)
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, PenstockError):
+        if isinstance(seen, ssl.SSLError):  # which is an OSError, with numbers of its own
+            return str(getattr(seen, "verify_message", "") or seen.reason or seen)
         if isinstance(seen, OSError) and seen.strerror:
             known = seen.errno is not None and seen.errno > 0  # asyncio puts words of its own there
             return os.strerror(seen.errno) if known else seen.strerror  # type: ignore[arg-type]

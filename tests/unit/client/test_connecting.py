@@ -12,6 +12,7 @@ import pytest
 
 import penstock
 from penstock import InvalidArgument, InvalidName, ServerUnavailable, wire
+from tests.server.process import penstock as penstock_command
 from tests.unit.client.script import Script, packed
 
 
@@ -114,3 +115,20 @@ def test_a_loop_waits_for_itself() -> None:
                     broker._port.close()
 
         asyncio.run(main())
+
+
+def test_a_certificate_that_nobody_vouches_for_is_trusted_or_tried_again(tmp_path: Path) -> None:
+    with penstock_command("serve", str(tmp_path / "data"), "--port", "0", "--tls-self-signed") as server:
+        url = server.url
+        with pytest.raises(
+            ServerUnavailable, match="not trusted: self.signed certificate.*ca=.*verify=False"
+        ):
+            penstock.connect(url)
+        (certificate,) = tmp_path.rglob("*cert.pem")
+        for trusting in ({"ca": certificate}, {"verify": False}):
+            with penstock.connect(url, **trusting) as broker:
+                queue = broker.queue("orders")
+                queue.publish(b"a")
+                found = queue.receive(timeout=10)
+                assert found is not None
+                found.ack()
