@@ -224,7 +224,9 @@ async def forget(call: Call) -> wire.Checked:
 
 
 _OPTIONS: Final = {"columns": "topic,offset,payload"}
-_PLACE: Final = wire.StreamPlace(1, "the server's directory", "messages", None, {"default/orders": (1, 1, 12)})
+_PLACE: Final = wire.StreamPlace(
+    1, "the server's directory", "messages", None, {"default/orders": (1, 1, 12)}
+)
 _PORTION: Final = wire.Portion(1, 1, {1: (0, 12)})
 _BATCH: Final = wire.SpoolBatch(
     producer="query:default/4b1f", batch=7, files=["0123456789abcdef" * 2 + ".staged"]
