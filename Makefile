@@ -10,7 +10,7 @@ PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python
 ROUNDS ?= 100
 
 # Which benchmarks are run: `make bench BENCH=journal`.
-BENCH ?= journal queues logs pipeline
+BENCH ?= journal queues logs pipeline server
 
 # Passed to the benchmarks and to pytest: `make bench BENCH_ARGS=--quick`, `make test PYTEST_ARGS='-k rot'`.
 BENCH_ARGS ?=
@@ -21,7 +21,7 @@ SERVE_ARGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
-CODE := $(wildcard src tests benchmarks examples)
+CODE := $(wildcard src tests benchmarks examples docs/images)
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))

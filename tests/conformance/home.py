@@ -18,6 +18,7 @@ from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol, cast
 
+from penstock import limits
 from penstock.broker import aio, sync
 from penstock.broker.embedded import Embedded
 from penstock.broker.opening import port as open_port
@@ -88,7 +89,10 @@ class _Served(RemotePort):
 
 def _serve(path: Path | None, options: dict[str, Any], loop: asyncio.AbstractEventLoop | None) -> _Served:
     """A server over a broker of the test's process, and a client of it. Both have the test's clock."""
-    settings = {"clock": None, "node": 0, **options}
+    settings = {
+        "clock": None, "node": 0, "durability": "commit", "commit_interval_ms": limits.COMMIT_INTERVAL_MS,
+        "segment_bytes": limits.SEGMENT_BYTES, **options,
+    }  # fmt: skip
     inside = open_port(path, **settings)
     try:
         server = lend(inside)

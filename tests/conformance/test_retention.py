@@ -970,8 +970,7 @@ def test_a_reader_that_races_with_retention_loses_count(home: Home) -> None:
         for n in range(publisher, total, 4):
             topic.publish(HUNDRED[n])
 
-    def read(name: str) -> int:
-        reader = topic.reader(name)
+    def read(reader: Reader) -> int:
         found: list[int] = []
         while reader.position() < total:
             found += [one.offset or 0 for one in reader.read_many(3, None)]
@@ -979,7 +978,7 @@ def test_a_reader_that_races_with_retention_loses_count(home: Home) -> None:
         assert len(found) + reader.missed == total
         return len(found)
 
-    readers = [start(read, f"r{n}") for n in range(4)]
+    readers = [start(read, topic.reader(f"r{n}")) for n in range(4)]
     all_of([start(publish, publisher) for publisher in range(4)])
     assert all(20 <= count <= total for count in all_of(readers))
 

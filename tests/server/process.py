@@ -128,7 +128,10 @@ def answer(made: socket.socket) -> tuple[int, bytes]:
     found = re.search(rb"content-length: (\d+)", head.lower())
     length = int(found[1]) if found else 0
     while len(body) < length:
-        body += made.recv(65536)
+        part = made.recv(65536)
+        if not part:
+            return 0, data
+        body += part
     return int(head.split()[1]), body
 
 

@@ -389,6 +389,23 @@ def test_a_request_keeps_its_id(client: httpx2.Client) -> None:
     assert client.get("/nothing", headers={"x-request-id": "mine-3"}).json()["instance"] == "mine-3"
 
 
+def test_a_request_stands_in_the_log_with_its_id(
+    client: httpx2.Client, caplog: pytest.LogCaptureFixture
+) -> None:
+    with caplog.at_level("DEBUG", "penstock.server.http"):
+        client.get("/health?secret=1", headers={"x-request-id": "mine-1"})
+        client.get("/ready", headers={"x-request-id": "mine-2"})  # by then the first is written
+    told = caplog.records[0]
+    assert told.getMessage() == "GET /health"
+    assert (told.__dict__["request_id"], told.__dict__["status"]) == ("mine-1", 400)
+
+
+def test_a_supervisor_may_ask_for_the_head_only(client: httpx2.Client) -> None:
+    answer = client.head("/health")
+    assert (answer.status_code, answer.headers["content-length"], answer.content) == (200, "2", b"")
+    assert client.head("/v1/namespaces").status_code == 405
+
+
 def test_it_describes_itself(client: httpx2.Client) -> None:
     found = client.get("/openapi.json").json()
     assert set(found["paths"]) == {route.path for route in ROUTES}

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import http.client
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Final
 
 import httpx2
@@ -22,6 +23,7 @@ from penstock.server.http.app import ROUTES
 from penstock.server.http.route import Route
 from penstock.server.keys import Keys, Signer
 from tests.server.running import Running
+from tests.server.test_long_polls import until
 
 SECRET: Final = "a secret of more than 32 bytes, for tests only"
 PERMISSIONS: Final = ("publish", "consume", "admin")
@@ -144,7 +146,7 @@ def status_of(client: httpx2.Client, route: Route, namespace: str) -> tuple[int,
 
 def test_whatever_names_a_namespace_is_guarded() -> None:
     free = {route.path for route in ROUTES} - {route.path for route in GUARDED}
-    assert free == {"/health", "/ready", "/metrics", "/v1/namespaces"}
+    assert free == {"/health", "/ready", "/metrics", "/v1/namespaces", "/v1/waits/{wait}"}
 
 
 @EVERY
@@ -337,6 +339,24 @@ def test_an_array_with_another_tenants_item_publishes_nothing(other: httpx2.Clie
     items = [{"namespace": space, "topic": "orders", "payload": ""} for space in ("tenant-b", "tenant-a")]
     assert other.post("/enqueue", json=items).status_code == 403
     assert other.get(MINE + "/stats").json() == before
+
+
+def test_the_wait_of_another_tenant_is_not_ended(tenants: Tenants) -> None:
+    lease = "/v1/namespaces/tenant-a/logs/grave/groups/default/lease"
+    with (
+        tenants.client("tenant-a") as owner,
+        tenants.client("tenant-a") as same,
+        tenants.client("tenant-b") as other,
+        ThreadPoolExecutor(1) as pool,
+    ):
+        answer = pool.submit(owner.post, lease, json={"wait": 40}, headers={"penstock-wait": "mine"})
+        grave = tenants.port.find("tenant-a", "grave").wait()
+        assert grave is not None
+        until(lambda: tenants.port.describe(grave).wait().waiting == 1)
+        assert other.delete("/v1/waits/mine").json() == {"was": False}
+        assert httpx2.delete(tenants.url + "/v1/waits/mine").status_code == 401
+        assert same.delete("/v1/waits/mine").json() == {"was": True}
+        assert answer.result(30).json()["deliveries"] == []
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ from penstock import aio, limits
 from penstock.broker import scheduling, trace
 from penstock.broker.port import BrokerStats, GroupStats, QueueStats
 from penstock.broker.transaction import OPERATIONS_MAX
+from penstock.cli import app as cli
 from penstock.cli import pipeline as pipeline_cli
+from penstock.cli.place import PlacedCommand
 from penstock.clock import SECOND_US
 from penstock.engine import letter
 from penstock.engine.events import Outcome
@@ -340,6 +342,22 @@ def test_an_option_of_a_pipeline_command_is_not_explained() -> None:
         for option in command.params:
             if option.param_type_name == "option" and option.name != "help":
                 assert f"`{option.opts[0]}" in explained, f"{name}: {option.opts[0]}"
+
+
+def test_an_option_of_a_command_on_queues_is_not_explained() -> None:
+    everywhere = section(CLI, "Where the queues are")
+    whole = typer.main.get_command(cli.app)
+    assert isinstance(whole, typer.core.TyperGroup)
+    placed = {name: found for name, found in whole.commands.items() if isinstance(found, PlacedCommand)}
+    assert len(placed) == 10
+    for name, command in placed.items():
+        heading = rf"[^\n]*`penstock {name} DIR\|URL[^\n]*"
+        said = re.search(rf"^#+ {heading}$", CLI.read_text("utf-8"), re.MULTILINE)
+        explained = section(CLI, heading) + (said[0] if said else "")
+        for option in command.params:
+            if option.param_type_name == "option" and option.name != "help":
+                told = any(re.search(rf"{opt}(?![\w-])", explained + everywhere) for opt in option.opts)
+                assert told, f"{name}: {option.opts}"
 
 
 def test_a_dump_in_the_format_page_is_not_the_golden_files() -> None:

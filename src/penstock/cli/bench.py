@@ -50,7 +50,7 @@ def bench(
     messages: Annotated[int, typer.Option("--messages", "-n", help="How many are published, and received.", min=1)] = 10_000,
     size: Annotated[int, typer.Option("--size", metavar="BYTES", help="Of each message.", min=0, max=MESSAGE_BYTES_MAX)] = 256,
     batch: Annotated[int, typer.Option("--batch", help="Messages of one call.", min=1, max=PREFETCH_MAX)] = 100,
-    producers: Annotated[int, typer.Option("--producers", help="Threads that publish.", min=1, max=CONCURRENCY_MAX)] = 4,
+    producers: Annotated[int, typer.Option("--producers", help="Threads that publish.", min=1, max=CONCURRENCY_MAX)] = 16,
     consumers: Annotated[int, typer.Option("--consumers", help="Threads that receive.", min=1, max=CONCURRENCY_MAX)] = 4,
     rate: Annotated[float, typer.Option("--rate", metavar="PER_SECOND", help="Messages a second while it is measured how long one is on its way; 0 leaves that out.", min=0)] = 1_000,
     durability: Annotated[Durability | None, typer.Option("--durability", help="What a publish waits for, in a directory (commit); a server has its own.", show_default=False)] = None,

@@ -59,9 +59,9 @@ def publish(
     dedup_id: Annotated[str | None, typer.Option(metavar="ID", help="Publish nothing if this id was there lately.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON on stdout, and nothing else there.")] = False,
 ) -> None:  # fmt: skip
-    """Append messages to a queue; directory and queue are made if they do not exist.
+    """Append messages to a queue; queue, and directory, are made if they do not exist.
 
-    Prints the message's id, or with --lines how many there were. When it returns, they are on the disk. What comes through a pipe is
+    Prints the message's id, or with --lines how many there were. When it returns, they are on the disk, the server's if they went there. What comes through a pipe is
     published as it comes, in batches; if it fails on the way, stderr says how many were published before.
 
     [bold]Examples[/bold]
@@ -71,6 +71,8 @@ def publish(
       penstock publish ./queue orders --file order.json --delay 60
 
       cat orders.jsonl | penstock publish ./queue orders --lines
+
+      penstock publish http://127.0.0.1:8080 orders '{"order": 7}'
     """
     with output.answering(place):
         check_name(queue, kind="queue name")
@@ -190,6 +192,8 @@ def receive(
       penstock receive ./queue orders -n 100 --wait 5 --json | jq -r .payload.text
 
       penstock receive ./queue orders --follow --raw | ./process-lines
+
+      penstock receive http://127.0.0.1:8080 orders --follow
     """
     with output.answering(place):
         if as_json and raw:

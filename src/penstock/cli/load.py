@@ -22,7 +22,11 @@ END_TO_END_S: Final = 5.0
 #: How long a consumer waits for messages before it looks whether it is to stop.
 PATIENCE_S: Final = 0.25
 
+#: How many times longer than planned the third part may take.
+PATIENCE: Final = 2
+
 MILLISECOND_NS: Final = 1_000_000
+SECOND_NS: Final = 1_000_000_000
 
 Advance = Callable[[int], None]
 
@@ -71,6 +75,7 @@ class Bench:
         self._queue = queue
         self._load = load
         self._payload = b"\xb5" * load.size
+        self._last_ns = 0  # when the last call ended that did something
         self.stop = threading.Event()
 
     def publish(self, advance: Advance) -> Part:
@@ -85,7 +90,8 @@ class Bench:
                     self._queue.publish(self._payload)
                 else:
                     self._queue.publish_many([self._payload] * count)
-                took.append(time.perf_counter_ns() - began)
+                self._last_ns = at = time.perf_counter_ns()
+                took.append(at - began)
                 advance(count)
 
         seconds = self._together([(produce, self._load.producers)])
@@ -103,44 +109,52 @@ class Bench:
                     found = consumer.receive_many(self._load.batch, PATIENCE_S)
                     if found:
                         consumer.ack_many(found)
-                        took.append(time.perf_counter_ns() - began)
+                        self._last_ns = at = time.perf_counter_ns()
+                        took.append(at - began)
                         advance(left.take(len(found)))
 
         seconds = self._together([(consume, self._load.consumers)])
         return self._part(self._load.messages, seconds, took)
 
     def end_to_end(self, advance: Advance) -> Part:
-        """Publish single messages at the rate, and receive them as they come: from the beginning of a publish until it is in somebody's hands."""
+        """Publish single messages at the rate, and receive them as they come: from the beginning of a publish until it is in somebody's hands.
+
+        Where the rate is too high for the place, it ends before all are published.
+        """
         count = self._load.end_to_end_messages
-        left = Remaining(count)
+        producing = Remaining(self._load.producers)
         began: dict[int, int] = {}
         came: dict[int, int] = {}
         start_s = time.monotonic()
+        end_s = start_s + PATIENCE * max(1.0, count / self._load.rate)
 
         def produce(number: int) -> None:
             for turn in range(number, count, self._load.producers):
-                if self.stop.wait(max(0.0, start_s + turn / self._load.rate - time.monotonic())):
+                left_s = start_s + turn / self._load.rate - time.monotonic()
+                if self.stop.wait(max(0.0, left_s)) or time.monotonic() > end_s:
                     break
                 at = time.perf_counter_ns()
                 began[self._queue.publish(self._payload)] = at
+            producing.take(1)
 
         def consume(_: int) -> None:
             with self._queue.subscribe(prefetch=self._load.batch) as consumer:
-                while left.count and not self.stop.is_set():
+                while not self.stop.is_set() and (producing.count or len(came) < len(began)):
                     found = consumer.receive_many(self._load.batch, PATIENCE_S)
                     at = time.perf_counter_ns()
                     for delivery in found:
                         came.setdefault(delivery.id, at)
                     if found:
                         consumer.ack_many(found)
-                        advance(left.take(len(found)))
+                        self._last_ns = time.perf_counter_ns()
+                        advance(len(found))
 
         seconds = self._together([(consume, self._load.consumers), (produce, self._load.producers)])
         on_their_way = [at - began[which] for which, at in came.items() if which in began]
-        return self._part(count, seconds, on_their_way)
+        return self._part(len(began), seconds, on_their_way)
 
     def _together(self, works: Sequence[tuple[Callable[[int], None], int]]) -> float:
-        """Run threads until all have ended; how long it took. If one fails all stop, and that is raised."""
+        """Run threads until all have ended; how long it took until the last call that did something. If one fails all stop, and that is raised."""
         failures: list[BaseException] = []
 
         def run(work: Callable[[int], None], number: int) -> None:
@@ -155,7 +169,7 @@ class Bench:
             for work, count in works
             for number in range(count)
         ]
-        began = time.perf_counter()
+        began = time.perf_counter_ns()
         try:
             for thread in threads:
                 thread.start()
@@ -169,7 +183,7 @@ class Bench:
             raise
         if failures:
             raise failures[0]
-        return time.perf_counter() - began
+        return max(1, self._last_ns - began) / SECOND_NS
 
     def _part(self, messages: int, seconds: float, took_ns: list[int]) -> Part:
         took_ns.sort()

@@ -25,11 +25,13 @@ NOT_DONE = 1
 
 @placed(app)
 def queues(place: Place, as_json: Json = False) -> None:
-    """List the queues of a directory, and how many messages each holds.
+    """List the queues, and how many messages each holds.
 
     [bold]Examples[/bold]
 
       penstock queues ./queue
+
+      penstock queues http://127.0.0.1:8080 --namespace shop
 
       penstock queues ./queue --json | jq '.[] | select(.dead > 0) | .name'
     """
@@ -51,7 +53,7 @@ def stats(
     queue: Annotated[str | None, typer.Argument(metavar="[QUEUE]", help="Only this queue.", show_default=False)] = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
-    """Say what a queue holds, or what all queues of a directory and their journal hold.
+    """Say what a queue holds, or what all queues and their journal hold.
 
     [bold]Examples[/bold]
 

@@ -318,7 +318,7 @@ def _lines(found: list[Row]) -> Iterator[Line]:
         yield Line(row.name, row, row.kind)
         if row.kind == "topic" or set(row.groups) - {"default"}:
             yield from (Line(f"  {name}", share, "group") for name, share in sorted(row.groups.items()))
-        yield from (Line(f"  {name}", lag, "reader") for name, lag in sorted(row.readers.items()))
+        yield from (Line(f"  {name} (reader)", lag, "reader") for name, lag in sorted(row.readers.items()))
 
 
 def _table(lines: list[Line], width: int, *, dim: bool) -> Table:

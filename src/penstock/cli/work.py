@@ -63,6 +63,8 @@ def work(
       penstock work ./queue orders shop.orders:handle
 
       penstock work ./queue orders shop.orders:handle --concurrency 8 --prefetch 100
+
+      penstock work http://127.0.0.1:8080 orders shop.orders:handle
     """
     with output.answering(place):
         if place.path is not None:

@@ -179,6 +179,9 @@ class Exchange:
         return _reply(response, body)
 
     async def close(self) -> None:
+        """Let go of all connections. Nothing may be under way any more: what ends after this would leave its connection open."""
+        if self._ending:
+            await asyncio.wait(set(self._ending))
         for pool in (self._quick, self._waiting):
             with suppress(Exception):  # whatever a broken connection says to that
                 await pool.aclose()

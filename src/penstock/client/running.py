@@ -74,10 +74,13 @@ class Runner:
         return task
 
     async def settle(self, timeout_s: float) -> None:
-        """Wait for what is under way, but not for long."""
-        under_way = set(self._tasks)
-        if under_way:
-            await asyncio.wait(under_way, timeout=timeout_s)
+        """Wait for what is under way, but not for long: then it is cancelled."""
+        if self._tasks:
+            await asyncio.wait(set(self._tasks), timeout=timeout_s)
+        for task in set(self._tasks):
+            task.cancel()
+        if self._tasks:
+            await asyncio.wait(set(self._tasks))
 
     def tell(self, call: Callable[[], object]) -> None:
         """Have something called on the loop; nothing if it is over."""

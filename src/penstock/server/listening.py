@@ -93,6 +93,12 @@ class HttpFront:
         host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(address.host, address.host)
         return f"{'http' if self._context is None else 'https'}://{Address(host, address.port)}"
 
+    def refused(self) -> dict[str, int]:
+        """How many connections were refused, by why."""
+        return {
+            why.name.lower().replace("_", "-"): times for why, times in self.door.refused.items() if times
+        }
+
     def bind(self) -> None:
         """Take the address, so that nobody else does; nothing is accepted yet."""
         self._sockets = bound_sockets(self.address)

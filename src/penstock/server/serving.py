@@ -29,7 +29,7 @@ import signal
 import socket
 import sys
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
@@ -37,6 +37,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from penstock.broker import opening
 from penstock.broker.embedded import Embedded
+from penstock.broker.port import HostedPort
 from penstock.errors import DirectoryLocked, InvalidArgument, MissingExtra, PenstockError
 from penstock.journal.directory import Directory, holder
 from penstock.journal.files import Files
@@ -74,10 +75,13 @@ class Assembled(NamedTuple):
     reload: Callable[[], None]  # keys are read again
 
 
-Assemble = Callable[[Settings, Embedded], Assembled]
+Refused = Callable[[], Mapping[str, int]]
+"""How many connections were refused, by why."""
+
+Assemble = Callable[[Settings, Embedded, Refused], Assembled]
 
 
-def assemble(settings: Settings, port: Embedded) -> Assembled:
+def assemble(settings: Settings, port: Embedded, refused: Refused) -> Assembled:
     """Everything between the broker and the network: accounts, quotas, metrics, and the application over them."""
     from penstock.observe.metrics import Metrics
     from penstock.server.accounts import Accounts
@@ -97,12 +101,14 @@ def assemble(settings: Settings, port: Embedded) -> Assembled:
         long_polls_max=settings.max_long_polls,
         long_polls_per_caller_max=settings.max_long_polls_per_caller,
     )
+    metrics = Metrics(port, version=version("penstock"))
+    metrics.refusals = refused
     app = http.create(
-        port,
+        _traced(port) if settings.tracing else port,
         accounts=accounts,
         quotas=Quotas.configured(settings.namespace_quotas, port.clock),
         bounds=bounds,
-        observer=Metrics(port, version=version("penstock")),
+        observer=metrics,
         directory=settings.data_dir.absolute() if settings.storage == "disk" else None,
         ready=lambda: port.monitor.failure is None,
         routes=tuple(row for row in http.ROUTES if settings.metrics or row.path != "/metrics"),
@@ -112,7 +118,20 @@ def assemble(settings: Settings, port: Embedded) -> Assembled:
         if (found := keys()) is not None:
             accounts.replace(found)
 
-    return Assembled(app, app.state.front.stop, reload)
+    served: App = _traced_requests(app) if settings.tracing else app
+    return Assembled(served, app.state.front.stop, reload)
+
+
+def _traced(port: Embedded) -> HostedPort:
+    from penstock.observe.tracing import TracedPort
+
+    return TracedPort(port)
+
+
+def _traced_requests(app: App) -> App:
+    from penstock.observe.tracing import TracedRequests
+
+    return TracedRequests(app)
 
 
 def serve(settings: Settings, assemble: Assemble = assemble) -> int:
@@ -207,7 +226,7 @@ class Serving:
     async def _served(self, port: Embedded) -> int:
         in_time = True
         try:
-            self._assembled = self._assemble(self.settings, port)
+            self._assembled = self._assemble(self.settings, port, self._http.refused)
             await self._http.serve(self._assembled.app)
             self._begin(self._look_for_failure(port))
             if self._tls is not None and self.settings.tls_cert is not None:

@@ -139,6 +139,7 @@ PANELS: Final[dict[str, tuple[Setting, ...]]] = {
     ),
     "Observing": (
         Setting("metrics", quantity.flag, True, "serve /metrics"),
+        Setting("tracing", quantity.flag, False, "OpenTelemetry spans, by the SDK of this process (opentelemetry-instrument penstock serve …)"),
         Setting("log_level", quantity.choice("debug", "info", "warn", "warning", "error"), "info", "debug, info, warn or error"),
         Setting("log_encoding", quantity.choice("auto", "json", "console"), "auto", "json or console; auto: console on a terminal, json elsewhere"),
     ),
@@ -204,6 +205,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     max_long_polls: int
     max_long_polls_per_caller: int
     metrics: bool
+    tracing: bool
     log_level: str
     log_encoding: str
     database_urls: tuple[str, ...]

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import penstock
+from penstock.cli import load
 from penstock.cli.load import Bench, Load, _quantile
 from penstock.clock import SystemClock
 from penstock.server.accounts import Accounts
@@ -62,6 +63,15 @@ def test_the_last_part_takes_longer_than_it_says() -> None:
     assert Load(10, 1, 1, 1, 1, 0.01).end_to_end_messages == 1
 
 
+def test_a_rate_that_is_too_high_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(load, "PATIENCE", 0)  # no time at all
+    with penstock.open() as broker:
+        queue = broker.queue("bench")
+        found = Bench(queue, Load(10**6, 1, 1, producers=2, consumers=2, rate=1)).end_to_end(nothing)
+        assert found.messages < 5
+        assert (queue.depth(), queue.stats().acked) == (0, found.messages)
+
+
 @pytest.mark.parametrize(
     ("part", "of", "expected"),
     [(0.5, 1, 1), (0.5, 100, 50), (0.99, 100, 99), (1, 100, 100), (0.99, 10, 10), (0.95, 1000, 950), (0.5, 0, 0)],
@@ -92,7 +102,7 @@ def test_a_bench_leaves_its_queue_or_touches_another_one(home: Home) -> None:
     assert (found["where"], found["deleted"]) == (home.where, True)
     assert found["durability"] == ("commit" if not home.where.startswith("http") else None)
     assert found["load"] == {
-        "messages": 40, "size": 10, "batch": 8, "producers": 4, "consumers": 4, "rate": 1000.0,
+        "messages": 40, "size": 10, "batch": 8, "producers": 16, "consumers": 4, "rate": 1000.0,
     }  # fmt: skip
     assert {name: part["messages"] for name, part in found["results"].items()} == {
         "publish": 40,

@@ -18,6 +18,7 @@ from penstock.cli.place import Place
 from penstock.clock import SystemClock
 from penstock.server.accounts import Accounts
 from penstock.server.keys import Keys, Signer
+from tests.server.process import penstock as penstock_process
 from tests.unit.cli.places import KINDS, Home, home_of, run
 
 pytestmark = pytest.mark.lengthy
@@ -230,6 +231,19 @@ def test_whoever_finds_a_directory_in_use_is_not_told_of_servers(command: list[s
     assert (done.returncode, done.stdout, done.stderr.count("\n")) == (2, "", 1)
     assert f"process {os.getpid()}" in done.stderr
     assert "give its address in place of the directory" in done.stderr
+
+
+def test_a_certificate_is_trusted_unasked_or_not_when_asked(tmp_path: Path) -> None:
+    serve = ("serve", str(tmp_path / "q"), "--port", "0", "--tls-self-signed", "--log-encoding", "console")
+    with penstock_process(*serve) as server:
+        refused = run("queues", server.url)
+        assert (refused.exit_code, refused.stdout, refused.stderr.count("\n")) == (2, "", 1)
+        assert "is not trusted" in refused.stderr
+        certificate = tmp_path / "q" / "tls" / "self-signed-cert.pem"
+        assert run("queues", server.url, "--ca", certificate).exit_code == 0
+        assert run("queues", server.url, PENSTOCK_CA=str(certificate)).exit_code == 0
+        assert run("queues", server.url, "--no-verify").exit_code == 0
+        assert run("queues", server.url, "--ca", tmp_path / "nowhere.pem").exit_code == 2
 
 
 # --- tokens ---

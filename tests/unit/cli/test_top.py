@@ -167,7 +167,7 @@ def test_a_wide_screen_leaves_something_out() -> None:
         "0",
     ]
     assert lines[5].split() == ["mail", "group", "3", "0", "0", "3", "1"]
-    assert lines[6].split() == ["audit", "reader", "12"]
+    assert lines[6].split() == ["audit", "(reader)", "reader", "12"]
 
 
 def test_what_is_printed_once_is_cut_to_a_screen() -> None:

@@ -70,6 +70,8 @@ class Endpoint:
         self.front = front
         self.path = routes[0].path
         self._rows: dict[str, Row] = {route.method: Row(route) for route in routes}
+        if routes[0].public:  # supervisors and proxies look that way; the body is left out below us
+            self._rows["HEAD"] = self._rows["GET"]
         self.methods: list[Any] = sorted(self._rows)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -88,7 +90,10 @@ class Endpoint:
             status, headers, body = answer_to(error, call.request_id)
             await respond(send, status, [self.front.life, *headers], body, call.request_id)
         finally:
-            self.front.observer.request(self.path, scope["method"], status, perf_counter() - began)
+            seconds = perf_counter() - began
+            self.front.observer.request(self.path, scope["method"], status, seconds)
+            if _LOG.isEnabledFor(logging.DEBUG):
+                _say(scope, status, seconds, call.request_id)
 
     async def _answered(self, call: Call, scope: Scope, receive: Receive, send: Send) -> int:
         front = self.front
@@ -130,6 +135,12 @@ class Endpoint:
         if row.reading is not None:
             call.body = row.reading(await _body(front, receive, length), content_type)
         return await _sent(call, route, await route.handler(call), send)
+
+
+def _say(scope: Scope, status: int, seconds: float, request: str) -> None:
+    """What stands behind the question mark is left out, and so is who asked: the log is no place for it."""
+    told = {**_named(request), "status": status, "seconds": round(seconds, 6)}
+    _LOG.debug("%s %s", scope["method"], scope["path"], extra=told)
 
 
 @lru_cache(4096)

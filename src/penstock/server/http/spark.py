@@ -258,8 +258,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         method="POST", path=_SPARK + "/read", summary="The rows of a portion, as an Arrow stream", permission=("consume",), handler=read,
-        request=wire.SparkRead, answer=str, answer_example="…", media=(wire.ARROW,), example=wire.SparkRead(options=_OPTIONS, portion=_PORTION),
-        others=_LACKING, note="The stream ends with an empty batch whose metadata say how it ended; one without it was cut.",
+        request=wire.SparkRead, answer=str, media=(wire.ARROW,), example=wire.SparkRead(options=_OPTIONS, portion=_PORTION),
+        answer_example="an Arrow stream", others=_LACKING, note="The stream ends with an empty batch whose metadata say how it ended; one without it was cut.",
     ),
     Route(
         method="POST", path=_SPARK + "/progress", summary="How far a stream is, under the name of a reader", permission=("consume",),
