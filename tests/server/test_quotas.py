@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx2
@@ -121,3 +122,49 @@ def test_others_are_not_counted(serve: Serve) -> None:
     client = serve("small:1")
     items = [{**item(), "namespace": "other"}] * 5
     assert client.post("/enqueue", json=items).status_code == 202
+
+
+def test_publishes_at_once_overfill_a_namespace(serve: Serve) -> None:
+    client = serve("small:1000000/depth=4")
+    with ThreadPoolExecutor(20) as many:
+        body = {"messages": ["", "", ""]}
+        answers = list(many.map(lambda _: client.post(ORDERS + "/messages", json=body), range(20)))
+    assert sorted(answer.status_code for answer in answers) == [200] + [429] * 19
+    assert client.get(HERE).json()["depth"] == 3
+
+
+def test_what_is_refused_for_another_reason_is_counted(serve: Serve) -> None:
+    client = serve("small:2")
+    client.patch(HERE + "/queues/orders", json={"policy": {"max_message_bytes": 3}})
+    large = "eHh4eHh4eHh4eHh4"
+    for _ in range(5):
+        assert client.post(ORDERS + "/messages", json={"messages": [large]}).status_code == 413
+        assert client.post("/enqueue", json=[item(large)]).status_code == 413
+        steps = {"steps": [{"log": "orders", "messages": [large]}]}
+        assert client.post(HERE + "/transactions", json=steps).status_code == 413
+        assert client.post(HERE + "/route", json={"pattern": "orders", "message": large}).status_code == 413
+    assert client.post(ORDERS + "/messages", json={"messages": ["", ""]}).status_code == 200
+
+
+def test_settling_is_refused_where_a_namespace_is_over_its_depth(serve: Serve) -> None:
+    client = serve("small:1000/depth=2")
+    client.post(ORDERS + "/messages", json={"messages": ["", ""]})
+    leased = client.post(ORDERS + "/groups/default/lease", json={"count": 2}).json()["deliveries"]
+    steps = {"steps": [{"log": "orders", "receipts": [one["receipt"] for one in leased]}]}
+    assert client.post(HERE + "/transactions", json=steps).status_code == 200
+
+
+def test_headers_pass_a_quota_of_bytes(serve: Serve) -> None:
+    client = serve("small:1000/bytes=100")
+    message = {"payload": "", "headers": {"x": "y" * 100}}
+    refused(client.post(ORDERS + "/messages", json={"messages": [message]}))
+
+
+def test_a_wrong_lease_takes_a_message(serve: Serve) -> None:
+    client = serve("small:1000")
+    client.post(ORDERS + "/messages", json={"messages": ["aGk="]})
+    for wrong in ("-1", "nan", "1e30"):
+        answer = client.get(f"/dequeue?namespace=small&topic=orders&lease={wrong}")
+        assert answer.status_code == 400
+    (found,) = client.get("/dequeue?namespace=small&topic=orders&lease=60").json()
+    assert found["attempts"] == 1

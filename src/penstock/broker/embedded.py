@@ -204,6 +204,7 @@ class Embedded:
             found = BrokerStats(
                 queues=sum(log.kind == "queue" for log in logs),
                 topics=sum(log.kind == "topic" for log in logs),
+                depth=sum(found.depth for found in each),
                 ready=sum(found.ready for found in each),
                 leased=sum(found.leased for found in each),
                 delayed=sum(found.delayed for found in each),

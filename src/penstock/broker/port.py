@@ -137,6 +137,7 @@ class BrokerStats(msgspec.Struct, frozen=True):
 
     queues: int
     topics: int
+    depth: int  # published ones count before they are durable
     ready: int
     leased: int
     delayed: int

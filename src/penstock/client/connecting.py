@@ -169,11 +169,10 @@ def _address(url: object) -> str:
             and parts.port != 0
             and plain
             and plain.isascii()
+            and not any(char.isspace() for char in plain)
         ):
             if parts.username or parts.password or parts.query or parts.fragment:
-                raise InvalidArgument(
-                    f"url is {argument.quoted(url)}; give the address alone, and the token as token="
-                )
+                raise InvalidArgument("url is more than an address: give that alone, and the token as token=")
             return plain.rstrip("/")
     except ValueError:  # no port, or no host
         pass

@@ -74,7 +74,8 @@ class Consuming:
         self.clock = clock
         self.attached: dict[tuple[int, str, str], tuple[RemoteHandle, Attached]] = {}
         self.halts: set[Halt] = set()
-        self.closing = False
+        self.closing = False  # what is in hand may still be settled
+        self.parting = False  # it goes back now
         # By lease: whose it is, and what of it is not settled.
         self._hand: dict[tuple[int, str, int], tuple[str | None, set[int]]] = {}
         self.empty_handed = asyncio.Event()
@@ -227,6 +228,8 @@ class Consuming:
             await self._server.reply(Ask("POST", log.address("/settle"), body))
         except LeaseLost:
             self.put_down(log, receipts)
+            if self.parting:
+                raise closed() from None
             raise
         self.put_down(log, receipts)
 
@@ -273,6 +276,7 @@ class Consuming:
 
     async def part(self) -> None:
         """Everybody goes: give back what is in hand."""
+        self.parting = True
         going = [
             self.release(log, group, name, timeout_s=PARTING_S)
             for (_, group, name), (log, _) in list(self.attached.items())

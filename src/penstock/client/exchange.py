@@ -12,12 +12,14 @@ comes as any other: with what was granted, or with nothing. Only if the server d
 from __future__ import annotations
 
 import asyncio
+import os
 import secrets
 import ssl
 from contextlib import suppress
 from typing import Final, NamedTuple
 from urllib.parse import urlsplit
 
+import anyio  # noqa: F401  # httpcore2 needs it, and says so only when it connects
 import httpcore2
 import msgspec
 
@@ -225,7 +227,8 @@ def _said(error: BaseException) -> str:
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, PenstockError):
         if isinstance(seen, OSError) and seen.strerror:
-            return seen.strerror
+            known = seen.errno is not None and seen.errno > 0  # asyncio puts words of its own there
+            return os.strerror(seen.errno) if known else seen.strerror  # type: ignore[arg-type]
         text = text or str(seen)
         seen = seen.__cause__ or seen.__context__
     return text or type(error).__name__

@@ -93,7 +93,7 @@ class RemotePort:
 
     def _call(self, work: Coroutine[Any, Any, T], *, settling: bool = False) -> Ticket[T]:
         self._runner.require_own_process()
-        if self._closed or (self._consuming.closing and not settling):
+        if self._consuming.parting or (self._consuming.closing and not settling):
             work.close()
             raise closed()
         return Call(self._runner, work)
@@ -204,7 +204,7 @@ class RemotePort:
                 ask = Ask("POST", log.address("/messages"), wire.Publish(messages=items), safe)
                 return (await self._answer(ask, wire.Ids)).ids
 
-            log.outgoing = Gathering(send)
+            log.outgoing = Gathering(send, lambda: log.policy.dedup_window > self._server.trying_s)
         gathering: Gathering = log.outgoing
         return await gathering.publish(items)
 
@@ -212,7 +212,8 @@ class RemotePort:
         wanted, (item,) = compile_pattern(pattern), rows.items([message])
         body = wire.Route(pattern=wanted.text, message=item)
         target = f"/v1/namespaces/{namespace}/route"
-        return self._call(self._routed(Ask("POST", target, body, rows.is_known_again(item))))
+        # For how long those whom it reaches remember a dedup id is not known here.
+        return self._call(self._routed(Ask("POST", target, body, safe=False)))
 
     async def _routed(self, ask: Ask) -> dict[str, int]:
         return (await self._answer(ask, wire.Routed)).ids
@@ -225,12 +226,9 @@ class RemotePort:
         steps = [_step(namespace, one) for one in operations]
         if not steps:
             return self._call(_at_once([]))
-        safe = all(
-            one.group is None and one.messages and all(map(rows.is_known_again, one.messages))
-            for one in steps
-        )
         target = f"/v1/namespaces/{namespace}/transactions"
-        return self._call(self._transacted(Ask("POST", target, wire.Transact(steps=steps), safe), operations))
+        ask = Ask("POST", target, wire.Transact(steps=steps), safe=False)  # nothing tells that it was done
+        return self._call(self._transacted(ask, operations))
 
     async def _transacted(self, ask: Ask, operations: Sequence[Operation]) -> list[int]:
         ids = (await self._answer(ask, wire.Ids)).ids
@@ -465,7 +463,7 @@ class RemotePort:
                 with suppress(RuntimeError):  # it has just ended
                     asyncio.run_coroutine_threadsafe(self._part(timeout_s), self._runner.loop).result()
         finally:
-            self._closed = self._consuming.closing = True
+            self._closed = self._consuming.closing = self._consuming.parting = True
             self._runner.stop()
 
     async def _part(self, timeout_s: float | None) -> None:

@@ -1,7 +1,7 @@
 """How much a namespace may use: enqueues and bytes a minute, queues, and depth.
 
     tenant-a:1000                                        1000 enqueues a minute
-    tenant-a:1000/bytes=64MiB/queues=50/depth=100000     and 64 MiB of payloads a minute, 50 queues and topics, 100,000 messages
+    tenant-a:1000/bytes=64MiB/queues=50/depth=100000     and 64 MiB a minute, 50 queues and topics, 100,000 messages
     *:100                                                every namespace that is not named, each for itself
 
 What always holds:
@@ -22,7 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Mapping
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -43,7 +43,7 @@ class Limit(msgspec.Struct, frozen=True, kw_only=True):
     enqueues: int | None = None
     """Messages a minute."""
     bytes: int | None = None
-    """Bytes of payload a minute."""
+    """Bytes of payloads and headers a minute."""
     queues: int | None = None
     """Queues and topics."""
     depth: int | None = None
@@ -110,6 +110,19 @@ def _number(entry: str, value: str, *, sized: bool) -> int:
 # --- what is used ---
 
 
+class Taken(NamedTuple):
+    """What was used by one request, and where that is counted."""
+
+    window: Window
+    second: list[int]
+    messages: int
+    octets: int
+
+    def give_back(self) -> None:
+        """It was refused after all, for another reason, and nothing was written."""
+        self.window.put_back(self)
+
+
 class Window:
     """What was used in the last minute, by the second."""
 
@@ -127,7 +140,7 @@ class Window:
             self.messages -= messages
             self.octets -= octets
 
-    def add(self, now_us: int, messages: int, octets: int) -> None:
+    def add(self, now_us: int, messages: int, octets: int) -> Taken:
         second = now_us // SECOND_US
         if not self._seconds or self._seconds[-1][0] != second:
             self._seconds.append([second, 0, 0])
@@ -135,6 +148,15 @@ class Window:
         self._seconds[-1][2] += octets
         self.messages += messages
         self.octets += octets
+        return Taken(self, self._seconds[-1], messages, octets)
+
+    def put_back(self, taken: Taken) -> None:
+        """As if it had not been used, unless it is forgotten already."""
+        if any(second is taken.second for second in self._seconds):
+            taken.second[1] -= taken.messages
+            taken.second[2] -= taken.octets
+            self.messages -= taken.messages
+            self.octets -= taken.octets
 
     def free_at_us(self, messages: int, octets: int) -> int:
         """When at most so much will be left in it."""
@@ -158,7 +180,7 @@ class Quotas:
 
     >>> from penstock.clock import ManualClock
     >>> quotas = Quotas(parse("tenant-a:2"), None, ManualClock())
-    >>> quotas.take("tenant-a", messages=2, payload_bytes=10)
+    >>> _ = quotas.take("tenant-a", messages=2, payload_bytes=10)
     >>> quotas.take("tenant-a", messages=1, payload_bytes=10)
     Traceback (most recent call last):
     ...
@@ -182,11 +204,11 @@ class Quotas:
         """What a namespace may use; None if there is no quota for it."""
         return self._limits.get(namespace, self._default)
 
-    def take(self, namespace: str, messages: int, payload_bytes: int) -> None:
-        """Use so much of this minute's share, or raise `QuotaExceeded` and use nothing."""
+    def take(self, namespace: str, messages: int, payload_bytes: int) -> Taken | None:
+        """Use so much of this minute's share, or raise `QuotaExceeded` and use nothing. What comes back can be given back."""
         limit = self._limits.get(namespace, self._default)
         if limit is None or (limit.enqueues is None and limit.bytes is None):
-            return
+            return None
         enqueues_max = COUNT_MAX if limit.enqueues is None else limit.enqueues
         bytes_max = COUNT_MAX if limit.bytes is None else limit.bytes
         _require_possible(namespace, messages, enqueues_max, "enqueues a minute")
@@ -206,7 +228,7 @@ class Quotas:
                 f"the namespace {namespace!r} has used its {used}; try again in {wait_s:.3g} s",
                 retry_after_s=wait_s,
             )
-        window.add(now_us, messages, payload_bytes)
+        return window.add(now_us, messages, payload_bytes)
 
     def require_room(
         self, namespace: str, *, queues: int | None = None, depth: int | None = None, adding: int

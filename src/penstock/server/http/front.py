@@ -61,7 +61,7 @@ class Front:
         #: In every answer: by it a client knows that it speaks to another server than before, which knows no consumers and no leases.
         self.life = (b"penstock-life", os.urandom(8).hex().encode())
         self._handles: dict[tuple[str, str], Handle] = {}
-        self._kinds: dict[tuple[str, str] | int, Kind] = {}  # of logs that are, or were, there
+        self._kinds: dict[tuple[str, str | int], Kind] = {}  # of logs that are, or were, there
         self._polls = 0
         self._polls_by_caller: Counter[str] = Counter()
         self._waits: set[Wait] = set()
@@ -101,13 +101,13 @@ class Front:
         if len(self._kinds) >= HANDLES_MAX:
             self._kinds.clear()
         self._handles[log.namespace, log.name] = log
-        self._kinds[log.number] = log.kind
+        self._kinds[log.namespace, log.number] = log.kind
 
     def _missing(self, namespace: str, name: str, found: Handle | None, number: int | None) -> PenstockError:
         kind = self._kinds.get((namespace, name), "queue") if found is None else found.kind
         if number is None:
             return not_found(kind, name)
-        return not_found(self._kinds.get(number, kind), name, "was deleted")
+        return not_found(self._kinds.get((namespace, number), kind), name, "was deleted")
 
     # --- waiting ---
 

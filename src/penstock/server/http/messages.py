@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -12,7 +13,7 @@ from penstock.broker.contents import messages_of
 from penstock.broker.port import Handle
 from penstock.broker.shelf import Run
 from penstock.engine.pattern import compile_pattern
-from penstock.errors import InvalidArgument
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.limits import OFFSET_MAX
 from penstock.message import Message
 from penstock.server.http import arrow
@@ -50,28 +51,41 @@ def message_of(given: bytes | wire.Item) -> bytes | Message:
 
 
 def size_of(messages: Iterable[bytes | Message]) -> int:
-    """Bytes of payload."""
-    return sum(len(one if isinstance(one, bytes) else one.payload) for one in messages)
+    """What counts for a quota of bytes: payloads, and what is said about them."""
+    return sum(len(one) if isinstance(one, bytes) else _size_of(one) for one in messages)
 
 
-async def spend(call: Call, namespace: str, count: int, payload_bytes: int) -> None:
-    """Take what is to be published from a namespace's quota, or refuse it."""
+def _size_of(message: Message) -> int:
+    texts = [message.key or "", message.dedup_id or "", *message.headers, *message.headers.values()]
+    return len(message.payload) + sum(map(len, texts))
+
+
+@asynccontextmanager
+async def within_quota(call: Call, namespace: str, count: int, octets: int) -> AsyncIterator[None]:
+    """Take what is published inside from a namespace's quota, or refuse it; what is then refused for another reason is given back.
+
+    Between the look at the depth and the publish nothing is waited for, so nobody else comes between them.
+    """
+    taken = None
     limit = call.front.quotas.limit(namespace)
-    if limit is None:
-        return
-    if limit.depth is not None:
-        there = await call.port.stats(namespace).get()
-        depth = there.ready + there.leased + there.delayed + there.retrying
-        call.front.quotas.require_room(namespace, depth=depth, adding=count)
-    call.front.quotas.take(namespace, count, payload_bytes)
+    if limit is not None and count:
+        if limit.depth is not None:
+            there = await call.port.stats(namespace).get()
+            call.front.quotas.require_room(namespace, depth=there.depth, adding=count)
+        taken = call.front.quotas.take(namespace, count, octets)
+    try:
+        yield
+    except PenstockError as error:
+        if taken is not None and not getattr(error, "indeterminate", False):
+            taken.give_back()
+        raise
 
 
 async def publish(call: Call) -> wire.Ids:
     messages = [message_of(one) for one in call.body.messages]
     log = await call.log()
-    if call.front.quotas.limit(call.namespace) is not None:
-        await spend(call, call.namespace, len(messages), size_of(messages))
-    ids = await call.port.publish(log, messages).get()
+    async with within_quota(call, call.namespace, len(messages), size_of(messages)):
+        ids = await call.port.publish(log, messages).get()
     return ids_reply(ids, call.packed)
 
 
@@ -83,10 +97,9 @@ def ids_reply(ids: Any, packed: bool) -> wire.Ids:
 async def route(call: Call) -> wire.Routed:
     body: wire.Route = call.body
     message = message_of(body.message)
-    if call.front.quotas.limit(call.namespace) is not None:
-        copies = await _matching(call, body.pattern)
-        await spend(call, call.namespace, copies, copies * size_of([message]))
-    return wire.Routed(ids=await call.port.route(call.namespace, body.pattern, message).get())
+    copies = await _matching(call, body.pattern) if call.front.quotas.limit(call.namespace) is not None else 1
+    async with within_quota(call, call.namespace, copies, copies * size_of([message])):
+        return wire.Routed(ids=await call.port.route(call.namespace, body.pattern, message).get())
 
 
 async def _matching(call: Call, pattern: str) -> int:

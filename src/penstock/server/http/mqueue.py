@@ -29,7 +29,7 @@ from penstock.message import Message
 from penstock.names import check_name
 from penstock.server.http.groups import leased, receipt_of
 from penstock.server.http.logs import require_room_for_queues
-from penstock.server.http.messages import id_of, size_of, spend
+from penstock.server.http.messages import id_of, size_of, within_quota
 from penstock.server.http.problem import Refusal
 from penstock.server.http.route import WAIT, Call, Plain, Query, Route
 
@@ -133,14 +133,13 @@ async def _published(call: Call, namespace: str, items: list[EnqueueItem]) -> li
         by_topic.setdefault(item.topic, []).append(at)
     messages = [_message_of(item) for item in items]
     missing = [name for name in by_topic if await call.front.found(namespace, name) is None]
-    if call.front.quotas.limit(namespace) is not None:
-        await require_room_for_queues(call, len(missing))
-        await spend(call, namespace, len(messages), size_of(messages))
-    if len(by_topic) == 1 and not missing:
-        log = await call.front.log(namespace, items[0].topic)
-        return list(await call.port.publish(log, messages).get())
-    steps = [Operation(name, [messages[at] for at in places]) for name, places in by_topic.items()]
-    given = await call.port.transact(namespace, steps).get()
+    await require_room_for_queues(call, len(missing))
+    log = await call.front.log(namespace, items[0].topic) if len(by_topic) == 1 and not missing else None
+    async with within_quota(call, namespace, len(messages), size_of(messages)):
+        if log is not None:
+            return list(await call.port.publish(log, messages).get())
+        steps = [Operation(name, [messages[at] for at in places]) for name, places in by_topic.items()]
+        given = await call.port.transact(namespace, steps).get()
     order = [at for places in by_topic.values() for at in places]
     return [one for _, one in sorted(zip(order, given, strict=True))]
 
@@ -162,6 +161,7 @@ async def dequeue(call: Call) -> list[DequeuedItem]:
     if topic is None:
         raise InvalidArgument("there is no parameter 'topic'; say which queue is meant")
     check_name(topic, kind="topic", reserved_ok=True)
+    lease_us = None if call.query["lease"] is None else calls.extension_us(call.query["lease"])
     log = await call.front.found(namespace, topic)
     if log is None:
         if not call.wait_us(call.query["wait"]):
@@ -170,10 +170,10 @@ async def dequeue(call: Call) -> list[DequeuedItem]:
     granted = await leased(call, log, DEFAULT_GROUP, call.query["limit"], call.query["wait"])
     if granted is None:
         return []
-    if call.query["lease"] is not None:
+    if lease_us is not None:
         offsets = list(granted.offsets)
         kept = Receipts(granted.group, offsets, [granted.number] * len(offsets))
-        await call.port.extend(log, kept, calls.extension_us(call.query["lease"])).get()
+        await call.port.extend(log, kept, lease_us).get()
     return _items(log, granted)
 
 

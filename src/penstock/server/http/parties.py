@@ -34,12 +34,18 @@ class Accounts(Protocol):
     def caller(self, authorization: str | None) -> Caller: ...
 
 
+class Taken(Protocol):
+    """What was counted for a request."""
+
+    def give_back(self) -> None: ...
+
+
 class Quotas(Protocol):
     """Counts what namespaces use."""
 
     def limit(self, namespace: str) -> Any: ...
 
-    def take(self, namespace: str, messages: int, payload_bytes: int) -> None: ...
+    def take(self, namespace: str, messages: int, payload_bytes: int) -> Taken | None: ...
 
     def require_room(
         self, namespace: str, *, queues: int | None = None, depth: int | None = None, adding: int

@@ -8,14 +8,16 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractAsyncContextManager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock import wire
 from penstock.broker import calls
 from penstock.errors import BatchTooLarge, InvalidArgument
+from penstock.journal.spool import Manifest
 from penstock.server.http.front import ClientGone, Front, until_gone
 from penstock.server.http.logs import require_room_for_queues
-from penstock.server.http.messages import spend
+from penstock.server.http.messages import within_quota
 from penstock.server.http.problem import Refusal
 from penstock.server.http.route import NAMESPACE, Call, Query, Route, Stream
 
@@ -202,15 +204,20 @@ async def hand_in(call: Call) -> wire.Taken:
     manifest, first = await tables.work(desk.manifest, call.namespace, body)
     if manifest is None:
         return wire.Taken(taken=True)
-    if first and call.front.quotas.limit(call.namespace) is not None:
-        shares = manifest.shares().values()
+    wait_s = 0.0 if call.front.stopping else min(max(body.wait, 0.0), COMMIT_WAIT_S_MAX)
+    async with await _within_quota(call, manifest) if first else nullcontext():
+        return await tables.work(desk.commit, manifest, body.files, wait_s, waiting=True)
+
+
+async def _within_quota(call: Call, manifest: Manifest) -> AbstractAsyncContextManager[None]:
+    """A batch that comes for the first time counts, and the queues that it makes."""
+    shares = manifest.shares().values()
+    if call.front.quotas.limit(call.namespace) is not None:
         missing = [
             one.topic for one in shares if await call.port.find(call.namespace, one.topic).get() is None
         ]
         await require_room_for_queues(call, len(missing))
-        await spend(call, call.namespace, manifest.rows, sum(one.bytes for one in shares))
-    wait_s = 0.0 if call.front.stopping else min(max(body.wait, 0.0), COMMIT_WAIT_S_MAX)
-    return await tables.work(desk.commit, manifest, body.files, wait_s, waiting=True)
+    return within_quota(call, call.namespace, manifest.rows, sum(one.bytes for one in shares))
 
 
 async def abort(call: Call) -> wire.Checked:

@@ -11,7 +11,7 @@ from penstock.broker.transaction import OPERATIONS_MAX
 from penstock.errors import BatchTooLarge
 from penstock.server.http.groups import receipts_of
 from penstock.server.http.logs import require_room_for_queues
-from penstock.server.http.messages import ids_reply, message_of, size_of, spend
+from penstock.server.http.messages import ids_reply, message_of, size_of, within_quota
 from penstock.server.http.route import NAMESPACE, Call, Route
 
 
@@ -27,9 +27,10 @@ async def transact(call: Call) -> wire.Ids:
     if any(step.receipts or step.offsets for step in body.steps):
         call.caller.require(call.namespace, "consume")
     steps = [one for step in body.steps for one in await _operations(call, step)]
-    if call.front.quotas.limit(call.namespace) is not None:
-        await _spend(call, steps)
-    return ids_reply(await call.port.transact(call.namespace, steps).get(), call.packed)
+    await _require_room_for_queues(call, steps)
+    count = sum(len(step.messages) for step in steps)
+    async with within_quota(call, call.namespace, count, sum(size_of(step.messages) for step in steps)):
+        return ids_reply(await call.port.transact(call.namespace, steps).get(), call.packed)
 
 
 async def _operations(call: Call, step: wire.Operation) -> list[Operation]:
@@ -45,13 +46,12 @@ async def _operations(call: Call, step: wire.Operation) -> list[Operation]:
     return found
 
 
-async def _spend(call: Call, steps: list[Operation]) -> None:
-    new = {step.log for step in steps if isinstance(step.log, str)}
-    missing = [name for name in new if await call.port.find(call.namespace, str(name)).get() is None]
-    await require_room_for_queues(call, len(missing))
-    count = sum(len(step.messages) for step in steps)
-    if count:
-        await spend(call, call.namespace, count, sum(size_of(step.messages) for step in steps))
+async def _require_room_for_queues(call: Call, steps: list[Operation]) -> None:
+    """That the queues which a transaction would make may be made."""
+    if call.front.quotas.limit(call.namespace) is not None:
+        new = {step.log for step in steps if isinstance(step.log, str)}
+        missing = [name for name in new if await call.port.find(call.namespace, str(name)).get() is None]
+        await require_room_for_queues(call, len(missing))
 
 
 _ID: Final = 412_390_178_816_270_336
