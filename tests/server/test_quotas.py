@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from penstock.broker.embedded import Embedded
+from penstock.broker.opening import in_memory, on_disk
 from penstock.clock import ManualClock
 from penstock.server.quotas import Quotas
 from tests.server.running import Running
@@ -17,6 +19,14 @@ from tests.server.running import Running
 HERE = "/v1/namespaces/small"
 ORDERS = HERE + "/logs/orders"
 Serve = Callable[[str], httpx2.Client]
+
+
+@pytest.fixture(params=["memory", "disk"])
+def port(request: pytest.FixtureRequest, clock: ManualClock, tmp_path: Path) -> Iterator[Embedded]:
+    """On a disk, what is published is there only when it is durable; a quota counts it before."""
+    broker = in_memory(clock) if request.param == "memory" else on_disk(tmp_path / "data", clock)
+    yield broker
+    broker.close()
 
 
 @pytest.fixture
@@ -130,7 +140,7 @@ def test_publishes_at_once_overfill_a_namespace(serve: Serve) -> None:
         body = {"messages": ["", "", ""]}
         answers = list(many.map(lambda _: client.post(ORDERS + "/messages", json=body), range(20)))
     assert sorted(answer.status_code for answer in answers) == [200] + [429] * 19
-    assert client.get(HERE).json()["depth"] == 3
+    assert client.get(ORDERS + "/stats").json()["depth"] == 3
 
 
 def test_what_is_refused_for_another_reason_is_counted(serve: Serve) -> None:

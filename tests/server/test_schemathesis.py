@@ -18,7 +18,7 @@ from schemathesis.specs.openapi.checks import (
     status_code_conformance,
 )
 
-from penstock.broker.opening import in_memory
+from penstock.broker.opening import on_disk
 from penstock.server.bounds import Bounds
 from penstock.server.http.app import ROUTES
 from penstock.server.http.openapi import document
@@ -51,9 +51,11 @@ EVERY: Final = pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{rou
 
 
 @pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    port = in_memory(trace=True)
-    with Running(port, bounds=Bounds(wait_s_max=0.01, heartbeat_s=0.01)) as running:
+def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    directory = tmp_path_factory.mktemp("served") / "data"  # in memory there are no tables for Spark
+    port = on_disk(directory, durability="os")
+    bounds = Bounds(wait_s_max=0.01, heartbeat_s=0.01)
+    with Running(port, bounds=bounds, directory=directory) as running:
         yield running.url
     port.close()
 

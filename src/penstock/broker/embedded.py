@@ -160,6 +160,11 @@ class Embedded:
             self.monitor.begin()
             return Answer(sorted({log.namespace for log in self.monitor.engine.logs.values()}))
 
+    def depth(self, namespace: str) -> int:
+        """How many messages of a namespace are not settled yet, those among them that are not durable yet."""
+        with self.monitor.lock:
+            return self.monitor.engine.depth(namespace)
+
     def describe(self, log: Handle) -> Ticket[QueueStats]:
         with self.monitor.lock, self.monitor.whole:
             self.monitor.begin()
@@ -204,7 +209,6 @@ class Embedded:
             found = BrokerStats(
                 queues=sum(log.kind == "queue" for log in logs),
                 topics=sum(log.kind == "topic" for log in logs),
-                depth=sum(found.depth for found in each),
                 ready=sum(found.ready for found in each),
                 leased=sum(found.leased for found in each),
                 delayed=sum(found.delayed for found in each),

@@ -137,7 +137,6 @@ class BrokerStats(msgspec.Struct, frozen=True):
 
     queues: int
     topics: int
-    depth: int  # published ones count before they are durable
     ready: int
     leased: int
     delayed: int
@@ -307,6 +306,10 @@ class HostedPort(Port, Protocol):
 
     def namespaces(self) -> Ticket[list[str]]:
         """The namespaces that have queues or topics."""
+        ...
+
+    def depth(self, namespace: str) -> int:
+        """How many messages of a namespace are not settled yet. Published ones count before they are durable, so that nobody comes between this and a publish."""
         ...
 
     def held(self, log: Handle, id: int) -> Ticket[Receipts]:

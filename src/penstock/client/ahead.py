@@ -132,7 +132,8 @@ class Ahead:
                 return
             for one in kept:  # some were handed out and settled meanwhile, or the group was sent elsewhere
                 if one in self._held and not await self._renewed([one], timeout):
-                    self._held.remove(one)
+                    # It may have been handed out, or all of them forgotten, while that was asked.
+                    self._held = deque(held for held in self._held if held is not one)
         except PenstockError:
             return  # the next time, or they end
 

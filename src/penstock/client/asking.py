@@ -41,8 +41,9 @@ GATEWAY: Final = frozenset({502, 503, 504})
 #: What a program that is told so should do something about, and not wait.
 NOT_WAITED_FOR: Final = frozenset({"queue_full", "disk_full"})
 
-#: What is behind an answer of `server_unavailable`, `shard_unavailable` and a broker that is closing: nothing was done, and it may be over soon.
+#: What a server says that is stopping, or is not there yet, or has no room for another connection: nothing was done, and it may be over soon.
 STOPPING: Final = frozenset({"broker_closed"})
+STARTING: Final = frozenset({"starting", "not_ready", "too_many_connections"})
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
@@ -156,6 +157,11 @@ class Server:
             f"no server answers at {self.url} ({why}; tried {often}): start one with `penstock serve`, or look at the address"
         )
 
+    @property
+    def trying_s(self) -> float:
+        """How long after its first try a request may come there for the last time."""
+        return 2 * self._timeout_s
+
     async def close(self) -> None:
         await self._exchange.close()
 
@@ -183,6 +189,10 @@ def error_of(reply: Reply, url: str) -> PenstockError:
         except (msgspec.MsgspecError, ValueError) as error:
             return stranger(reply, url, str(error))
         found = by_code(problem.code)(problem.detail)
+        if type(found) is PenstockError:  # of a server's own, or of a newer one
+            found.code = problem.code  # type: ignore[misc]
+            found.retryable = problem.retryable
+            found.indeterminate = reply.status == 500  # type: ignore[attr-defined]  # a mistake of its own, made at any point
         again_s = problem.retry_after if problem.retry_after is not None else reply.retry_after_s
         if again_s is not None:
             found.retry_after_s = again_s  # type: ignore[attr-defined]
@@ -208,6 +218,8 @@ def _again_s(ask: Ask, reply: Reply, failure: PenstockError, pause_s: float) -> 
         return pause_s if ask.safe and reply.status in GATEWAY else None
     if failure.code in STOPPING:
         return None if ask.stopping_is_an_answer else pause_s
+    if failure.code in STARTING:
+        return max(pause_s, reply.retry_after_s or 0.0)
     if failure.code in NOT_WAITED_FOR or reply.status not in (429, 503) or not ask.safe:
         return None
     if reply.retry_after_s is None:

@@ -33,25 +33,29 @@ class _Party:
 
     __slots__ = ("answer", "bytes", "items", "safe")
 
-    def __init__(self, items: list[bytes | Item], answer: asyncio.Future[list[int]]) -> None:
+    def __init__(
+        self, items: list[bytes | Item], answer: asyncio.Future[list[int]], *, remembered: bool
+    ) -> None:
         self.items = items
         self.answer = answer
         self.bytes = sum(map(size_of, items))
-        self.safe = all(map(is_known_again, items))
+        self.safe = remembered and all(map(is_known_again, items))
 
 
 class Gathering:
-    """What is about to be published to one log."""
+    """What is about to be published to one log. `remembers`: whether it knows a dedup id for as long as a request may be on its way."""
 
-    def __init__(self, send: Send) -> None:
+    def __init__(self, send: Send, remembers: Callable[[], bool]) -> None:
         self._send = send
+        self._remembers = remembers
         self._waiting: deque[_Party] = deque()
         self._busy = False
         self._sending: asyncio.Task[None] | None = None  # a loop itself does not hold on to it
 
     async def publish(self, items: list[bytes | Item]) -> list[int]:
         """Append messages, all or none; their ids."""
-        party = _Party(items, asyncio.get_running_loop().create_future())
+        answer = asyncio.get_running_loop().create_future()
+        party = _Party(items, answer, remembered=self._remembers())
         self._waiting.append(party)
         if self._busy:
             return await party.answer
@@ -92,15 +96,12 @@ class Gathering:
         items = [one for party in parties for one in party.items]
         try:
             ids = await self._send(items, all(party.safe for party in parties))
-        except ServerUnavailable as error:
+        except PenstockError as error:
             for party in parties:
-                if error.indeterminate and party.safe:
+                if _may_go_again(party, error):
                     await self._alone(party)
                 else:
                     _refuse(party, fresh_copy(error))
-        except PenstockError:
-            for party in parties:
-                await self._alone(party)
         except BaseException as error:
             for party in parties:
                 _refuse(party, error)
@@ -121,6 +122,13 @@ class Gathering:
             raise
         else:
             _answer(party, ids)
+
+
+def _may_go_again(party: _Party, error: PenstockError) -> bool:
+    """Whether what was refused together is tried alone. If it is not known what became of it, only by whom that does no harm; if nobody is there, not by all of them one after the other."""
+    if getattr(error, "indeterminate", False):
+        return party.safe
+    return not isinstance(error, ServerUnavailable)
 
 
 def _answer(party: _Party, ids: list[int]) -> None:

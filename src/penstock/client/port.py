@@ -204,7 +204,7 @@ class RemotePort:
                 ask = Ask("POST", log.address("/messages"), wire.Publish(messages=items), safe)
                 return (await self._answer(ask, wire.Ids)).ids
 
-            log.outgoing = Gathering(send)
+            log.outgoing = Gathering(send, lambda: log.policy.dedup_window > self._server.trying_s)
         gathering: Gathering = log.outgoing
         return await gathering.publish(items)
 
@@ -212,7 +212,8 @@ class RemotePort:
         wanted, (item,) = compile_pattern(pattern), rows.items([message])
         body = wire.Route(pattern=wanted.text, message=item)
         target = f"/v1/namespaces/{namespace}/route"
-        return self._call(self._routed(Ask("POST", target, body, rows.is_known_again(item))))
+        # For how long those whom it reaches remember a dedup id is not known here.
+        return self._call(self._routed(Ask("POST", target, body, safe=False)))
 
     async def _routed(self, ask: Ask) -> dict[str, int]:
         return (await self._answer(ask, wire.Routed)).ids
@@ -225,12 +226,9 @@ class RemotePort:
         steps = [_step(namespace, one) for one in operations]
         if not steps:
             return self._call(_at_once([]))
-        safe = all(
-            one.group is None and one.messages and all(map(rows.is_known_again, one.messages))
-            for one in steps
-        )
         target = f"/v1/namespaces/{namespace}/transactions"
-        return self._call(self._transacted(Ask("POST", target, wire.Transact(steps=steps), safe), operations))
+        ask = Ask("POST", target, wire.Transact(steps=steps), safe=False)  # nothing tells that it was done
+        return self._call(self._transacted(ask, operations))
 
     async def _transacted(self, ask: Ask, operations: Sequence[Operation]) -> list[int]:
         ids = (await self._answer(ask, wire.Ids)).ids

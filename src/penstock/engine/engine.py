@@ -147,6 +147,10 @@ class Engine:
         """The logs of a namespace, by name."""
         return [log for (space, _), log in sorted(self._by_name.items()) if space == namespace]
 
+    def depth(self, namespace: str) -> int:
+        """How many messages the logs of a namespace have that are not settled."""
+        return sum(log.depth for (space, _), log in self._by_name.items() if space == namespace)
+
     def declare(
         self,
         namespace: str,

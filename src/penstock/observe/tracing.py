@@ -118,6 +118,10 @@ class TracedPort:
         """Of a port that hosts many."""
         return cast("HostedPort", self._port).namespaces()
 
+    def depth(self, namespace: str) -> int:
+        """The same."""
+        return cast("HostedPort", self._port).depth(namespace)
+
     def held(self, log: Handle, id: int) -> Ticket[Receipts]:
         """The same."""
         return cast("HostedPort", self._port).held(log, id)

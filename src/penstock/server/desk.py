@@ -31,7 +31,14 @@ import msgspec
 from penstock import limits, wire
 from penstock.broker.handover import hand_over
 from penstock.broker.intake import Intake
-from penstock.errors import DiskFull, InvalidArgument, JournalFailed, PenstockError
+from penstock.errors import (
+    CorruptJournal,
+    DiskFull,
+    InvalidArgument,
+    JournalFailed,
+    MaintenanceFailed,
+    PenstockError,
+)
 from penstock.journal.files import Files
 from penstock.journal.spool import STAGED, Manifest, Spool
 from penstock.names import check_name
@@ -58,6 +65,24 @@ _OURS: Final = frozenset({"path", "url", "token", "namespace", "topic", "topicpa
 
 #: How much of a text of others is repeated to them.
 _WHERE_CHARS_MAX: Final = 200
+
+
+class Gone(CorruptJournal):
+    """What a query counts on is not there (any more). That is between the two, and no failure of the server's: whoever asks may have made it up."""
+
+    http_status = 409
+
+
+class NotYet(MaintenanceFailed):
+    """What a query has planned to read is not there yet; the same."""
+
+    http_status = 409
+
+
+class NotStaged(JournalFailed):
+    """A batch names what is not staged; the same."""
+
+    http_status = 409
 
 
 class Desk:
@@ -138,7 +163,12 @@ class Desk:
         with self._catalog() as catalog:
             found = planner(chosen, catalog, noted)
             found.warnings = []
-            yield found
+            try:
+                yield found
+            except CorruptJournal as error:
+                raise Gone(str(error)) from None
+            except MaintenanceFailed as error:
+                raise NotYet(str(error)) from error
 
     def _options(self, namespace: str, asked: wire.Asking) -> Options:
         for name in asked.options:
@@ -191,7 +221,7 @@ class Desk:
                 return known, False
             there = [one for one in files if one is not None]
             if len(there) < len(files) or not there:
-                raise JournalFailed(
+                raise NotStaged(
                     "something of this batch was never staged here, or was removed since, as after a day: write it again",
                     indeterminate=False,
                 )

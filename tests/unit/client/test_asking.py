@@ -9,6 +9,7 @@ from penstock import (
     Forbidden,
     LeaseLost,
     Message,
+    PenstockError,
     QueueFull,
     QueueNotFound,
     QuotaExceeded,
@@ -157,3 +158,40 @@ def test_settling_without_an_answer_is_given_up() -> None:
         assert found is not None
         found.ack()
         assert [one.partition("?")[0].rpartition("/")[2] for one in server.heard[-2:]] == ["settle", "settle"]
+
+
+def test_a_publish_that_will_be_forgotten_is_sent_twice() -> None:
+    short = wire.LogInfo(
+        namespace="default", name="orders", kind="queue", number=7, policy=wire.policy_out(Policy(dedup_window=5))
+    )  # fmt: skip
+    with Script(packed(short), CUT, IDS) as server, penstock.connect(server.url, timeout=5) as broker:
+        with pytest.raises(ServerUnavailable) as caught:
+            broker.queue("orders").publish(b"a", dedup_id="1")
+        assert caught.value.indeterminate
+        assert len(server.heard) == 2
+
+
+def test_a_transaction_is_done_twice() -> None:
+    with Script(CUT, IDS) as server, penstock.connect(server.url) as broker:
+        transaction = broker.transaction()
+        transaction.publish("orders", b"a", dedup_id="1")
+        with pytest.raises(ServerUnavailable) as caught:
+            transaction.commit()
+        assert caught.value.indeterminate
+        assert len(server.heard) == 1
+
+
+@pytest.mark.parametrize("code", ["starting", "not_ready", "too_many_connections"])
+def test_a_server_that_is_starting_is_not_waited_for(code: str) -> None:
+    busy = problem(code, 503, retry_after="0")
+    with Script(INFO, busy, busy, IDS) as server, penstock.connect(server.url) as broker:
+        assert broker.queue("orders").publish(b"a") == 1
+
+
+def test_a_servers_own_mistake_is_thought_to_have_changed_nothing() -> None:
+    with Script(INFO, problem("penstock_error", 500), IDS) as server, penstock.connect(server.url) as broker:
+        queue = broker.queue("orders")
+        with pytest.raises(PenstockError) as caught:
+            queue.publish(b"a")
+        assert caught.value.indeterminate  # type: ignore[attr-defined]
+        assert len(server.heard) == 2

@@ -10,7 +10,7 @@ import pytest
 
 from penstock.client import gathering
 from penstock.client.gathering import Gathering
-from penstock.errors import MessageTooLarge, QueueFull, ServerUnavailable
+from penstock.errors import MessageTooLarge, PenstockError, QueueFull, ServerUnavailable
 from penstock.wire import Item
 
 Items = list[bytes | Item]
@@ -40,7 +40,7 @@ class Server:
 
 async def published(server: Server, *parties: Items) -> list[Any]:
     """What each hears, when all come while the first is under way."""
-    found = Gathering(server.send)
+    found = Gathering(server.send, lambda: True)
     calls = [asyncio.ensure_future(found.publish(items)) for items in parties]
     await asyncio.sleep(0)  # all have begun
     server.open.set()
@@ -59,7 +59,7 @@ def test_who_comes_alone_waits_for_company() -> None:
     async def main() -> None:
         server = Server()
         server.open.set()
-        found = Gathering(server.send)
+        found = Gathering(server.send, lambda: True)
         assert [await found.publish([b"a"]), await found.publish([b"b"])] == [[0], [1]]
         assert server.payloads == [[b"a"], [b"b"]]
 
@@ -145,9 +145,32 @@ def test_who_comes_after_a_failure_is_never_sent() -> None:
     async def main() -> None:
         server = Server(lambda _, number: RuntimeError("a mistake") if number == 1 else None)
         server.open.set()
-        found = Gathering(server.send)
+        found = Gathering(server.send, lambda: True)
         with pytest.raises(RuntimeError):
             await found.publish([b"a"])
         assert await found.publish([b"b"]) == [0]
+
+    run(main())
+
+
+def test_a_mistake_of_the_server_is_taken_for_a_refusal_and_sent_again() -> None:
+    class Mistake(PenstockError):
+        indeterminate = True
+
+    async def main() -> None:
+        server = Server(lambda _, number: Mistake("a mistake") if number == 2 else None)
+        answers = await published(server, [b"a"], [b"b"], known("c"))
+        assert [type(one) for one in answers] == [list, Mistake, list]
+        assert server.payloads[2:] == [[b"c"]]
+
+    run(main())
+
+
+def test_what_a_log_forgets_is_sent_again() -> None:
+    async def main() -> None:
+        server = Server()
+        server.open.set()
+        await Gathering(server.send, lambda: False).publish(known("a"))
+        assert [safe for _, safe in server.sent] == [False]
 
     run(main())

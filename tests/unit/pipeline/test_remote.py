@@ -392,6 +392,7 @@ def test_places_for_tables_are_without_bound(serving: Serving, monkeypatch: pyte
     assert (status, told["code"]) == (503, "too_many_transfers")
     monkeypatch.undo()
     assert staged(serving, b"1")[0] == 200
+    assert len(rows(serving)) == 10
     assert serving._server is not None
     assert serving._server.front.tables._transfers == 0
 

@@ -228,7 +228,7 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="GET", path=NAMESPACE, summary="What a namespace holds, and for an admin of all what the journal knows of itself",
         permission=("consume",), handler=stats_of_namespace, answer=BrokerStats,
         answer_example=BrokerStats(
-            queues=2, topics=1, depth=21, ready=17, leased=3, delayed=0, retrying=1, published=1200, delivered=1190, acked=1179, journal=None
+            queues=2, topics=1, ready=17, leased=3, delayed=0, retrying=1, published=1200, delivered=1190, acked=1179, journal=None
         ),
     ),
     *_kind_routes(

@@ -70,8 +70,8 @@ async def within_quota(call: Call, namespace: str, count: int, octets: int) -> A
     limit = call.front.quotas.limit(namespace)
     if limit is not None and count:
         if limit.depth is not None:
-            there = await call.port.stats(namespace).get()
-            call.front.quotas.require_room(namespace, depth=there.depth, adding=count)
+            depth = call.port.depth(namespace)
+            call.front.quotas.require_room(namespace, depth=depth, adding=count)
         taken = call.front.quotas.take(namespace, count, octets)
     try:
         yield
