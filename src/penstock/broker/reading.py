@@ -86,7 +86,8 @@ class Reading:
     def offset_of(self, log: Log, place: Any) -> int:
         """With the lock held: the offset that is meant by a place."""
         if place == "earliest":
-            return next((part.start for part in available(log, 0, log.arrived)), log.next_offset)
+            # What is not durable yet has not arrived, and will be the earliest when it has.
+            return next((part.start for part in available(log, 0, log.arrived)), log.arrived)
         if place == "latest":
             return log.next_offset
         if isinstance(place, MessageId):
@@ -139,7 +140,7 @@ class Reading:
             if row is not None:
                 found = batch.first + row
                 break
-        return next((part.start for part in available(log, found, log.arrived)), log.next_offset)
+        return next((part.start for part in available(log, found, log.arrived)), max(found, log.arrived))
 
     # --- positions ---
 
