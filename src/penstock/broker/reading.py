@@ -140,7 +140,7 @@ class Reading:
             if row is not None:
                 found = batch.first + row
                 break
-        return next((part.start for part in available(log, found, log.arrived)), max(found, log.arrived))
+        return next((part.start for part in available(log, found, log.arrived)), log.next_offset)
 
     # --- positions ---
 
