@@ -6,8 +6,8 @@ Three things can happen to a request that is not answered, and they differ in wh
 
 - *Never sent* (nobody listens, no route, no connection free): nothing happened, so it is sent again, whatever it is.
 - *Sent, and no answer*: it may have been done. Only what can be done twice without harm (`safe`) is sent again; everything else ends in `ServerUnavailable` with `indeterminate`.
-- *Not now* (429, 503): an error changes nothing, so what is safe is sent again when the server says so. A server that is stopping is waited for by everybody: the next one may be up in a second.
-  `QueueFull` and `DiskFull` are answers, and not waited for: who publishes wants to know.
+- *Not now* (503): an error changes nothing, so what is safe is sent again when the server says so. A server that is starting or stopping is waited for by everybody: the next one may be up in a second.
+  `QueueFull`, `DiskFull` and `QuotaExceeded` are answers, and not waited for: who publishes wants to know.
 
 Between two tries there is a pause that doubles and is partly chance, so that a thousand clients do not come back in the same moment. All tries of a call together take `timeout_s` at the most, beside the time that it waits for messages.
 """
@@ -39,7 +39,7 @@ SHOWN_CHARS_MAX: Final = 200
 GATEWAY: Final = frozenset({502, 503, 504})
 
 #: What a program that is told so should do something about, and not wait.
-NOT_WAITED_FOR: Final = frozenset({"queue_full", "disk_full"})
+NOT_WAITED_FOR: Final = frozenset({"queue_full", "disk_full", "quota_exceeded"})
 
 #: What a server says that is stopping, or is not there yet, or has no room for another connection: nothing was done, and it may be over soon.
 STOPPING: Final = frozenset({"broker_closed"})
@@ -220,7 +220,7 @@ def _again_s(ask: Ask, reply: Reply, failure: PenstockError, pause_s: float) -> 
         return None if ask.stopping_is_an_answer else pause_s
     if failure.code in STARTING:
         return max(pause_s, reply.retry_after_s or 0.0)
-    if failure.code in NOT_WAITED_FOR or reply.status not in (429, 503) or not ask.safe:
+    if failure.code in NOT_WAITED_FOR or reply.status != 503 or not ask.safe:
         return None
     if reply.retry_after_s is None:
         return None

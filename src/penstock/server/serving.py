@@ -389,7 +389,7 @@ def welcome(settings: Settings, url: str) -> str:
         "",
         f"Penstock {version('penstock')} serves {where}",
         "",
-        f"  {url}/docs      what it can do, to read and to try",
+        f"  {url}/docs      what it can do, with examples",
         f"  {url}/health    whether it lives (/ready: whether it works)",
         *([f"  {url}/metrics   for Prometheus"] if settings.metrics else []),
         "",
