@@ -15,7 +15,7 @@ from penstock import wire
 from penstock.broker import calls
 from penstock.errors import BatchTooLarge, InvalidArgument
 from penstock.journal.spool import Manifest
-from penstock.server.http.front import ClientGone, Front, until_gone
+from penstock.server.http.front import ClientGone, Front, Presence
 from penstock.server.http.logs import require_room_for_queues
 from penstock.server.http.messages import within_quota
 from penstock.server.http.problem import Refusal
@@ -122,20 +122,16 @@ async def read(call: Call) -> Stream:
     except BaseException:
         tables.leave()
         raise
-    return Stream(_parts(tables, call, parts), wire.ARROW)
+    return Stream(_parts(tables, call, parts), wire.ARROW, tables.leave)
 
 
 async def _parts(tables: Tables, call: Call, parts: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-    gone = asyncio.ensure_future(until_gone(call.receive))
-    try:
+    async with Presence(call.receive) as client:
         while (part := await tables.work(next, parts, None)) is not None:
-            if gone.done():
-                raise ClientGone
+            await client.require()
+            call.require_caller()
             if part:
                 yield part
-    finally:
-        tables.leave()
-        gone.cancel()
 
 
 async def progress(call: Call) -> wire.Checked:
