@@ -118,6 +118,15 @@ def test_no_more_queues_are_made_than_the_quota_has_on_any_way(serve: Serve) -> 
     assert client.get(HERE).json()["queues"] == 1
 
 
+def test_a_queue_that_is_named_for_dead_letters_passes_the_quota(serve: Serve) -> None:
+    client = serve("small:100/queues=1")
+    client.patch(HERE + "/queues/orders", json={"policy": {"dead_letter": "grave"}})
+    refused(client.post(ORDERS + "/dead-letters"))
+    assert client.get(HERE + "/queues").json()["names"] == ["orders"]
+    client.patch(HERE + "/queues/orders", json={"policy": {"dead_letter": None}})
+    assert client.post(ORDERS + "/dead-letters").json()["name"] == "orders.dlq"  # a part of its queue
+
+
 def test_no_more_is_stored_than_the_quota_has(serve: Serve) -> None:
     client = serve("small:100/depth=2")
     assert client.post(ORDERS + "/messages", json={"messages": ["", ""]}).status_code == 200

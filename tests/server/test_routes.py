@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import threading
 from typing import Any
 
 import httpx2
@@ -10,9 +11,11 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from penstock import wire
 from penstock.broker.embedded import Embedded
 from penstock.clock import ManualClock
 from penstock.server.bounds import Bounds
+from penstock.server.http import arrow, groups, messages, mqueue
 from penstock.server.http.app import ROUTES
 from tests.server.running import Running
 
@@ -162,7 +165,7 @@ def test_a_page_says_where_to_go_on(client: httpx2.Client) -> None:
 
 def test_an_answer_does_not_become_too_large(port: Embedded) -> None:
     with (
-        Running(port, bounds=Bounds(answer_bytes_max=1000)) as running,
+        Running(port, bounds=Bounds(answer_bytes_max=1200)) as running,
         httpx2.Client(base_url=running.url) as client,
     ):
         published(client, *(b"x" * 400 for _ in range(100)))
@@ -175,6 +178,87 @@ def test_an_answer_does_not_become_too_large(port: Embedded) -> None:
         assert leased(client, count=50)["deliveries"][0]["offset"] == 2
         assert leased(client, count=1)["deliveries"][0]["attempt"] == 1
         assert len(client.get(ORDERS + "/peek?count=50").json()["messages"]) == 2
+
+
+@pytest.mark.parametrize(
+    "item",
+    [{"headers": {"x": "y" * 400}}, {"headers": {f"{at:02}": "" for at in range(45)}}, {"key": "k" * 200, "dedup_id": "d" * 200}],
+    ids=["headers", "small headers", "key and dedup id"],
+)  # fmt: skip
+def test_what_is_beside_a_payload_makes_an_answer_too_large(port: Embedded, item: dict[str, Any]) -> None:
+    with (
+        Running(port, bounds=Bounds(answer_bytes_max=1200)) as running,
+        httpx2.Client(base_url=running.url) as client,
+    ):
+        published(client)
+        for at in range(10):
+            one = {"payload": "", **item}
+            if "dedup_id" in one:
+                one["dedup_id"] += str(at)
+            client.post(ORDERS + "/messages", json={"messages": [one]})
+        page = client.get(ORDERS + "/messages?count=10").json()
+        assert ([one["offset"] for one in page["messages"]], page["next"]) == ([0, 1], 2)
+        assert len(client.get(ORDERS + "/peek?count=10").json()["messages"]) == 2
+        assert len(leased(client, count=10)["deliveries"]) == 2
+        assert client.get(ORDERS + "/stats").json()["leased"] == 2
+
+
+def test_pages_go_on_where_one_became_too_large(port: Embedded, clock: ManualClock) -> None:
+    """Also where messages were dropped."""
+    with (
+        Running(port, bounds=Bounds(answer_bytes_max=3000)) as running,
+        httpx2.Client(base_url=running.url) as client,
+    ):
+        client.put(HERE + "/topics/orders", json={"policy": {"retain_seconds": 60}})
+        client.post(ORDERS + "/messages", json={"messages": [""] * 7})
+        clock.advance(seconds=120)
+        client.post(ORDERS + "/messages", json={"messages": [text(b"x" * 400), ""] * 20})
+        offset, seen, missed = 0, [], 0
+        while offset < 47:
+            page = client.get(ORDERS + f"/messages?offset={offset}&count=100").json()
+            seen += [one["offset"] for one in page["messages"]]
+            offset, missed = page["next"], missed + page["missed"]
+            assert 0 < len(page["messages"]) < 12
+        assert (seen, missed) == (list(range(7, 47)), 7)
+
+
+@pytest.mark.parametrize("packed", [False, True])
+def test_a_large_answer_is_made_beside_the_loop(
+    client: httpx2.Client, running: Running, monkeypatch: pytest.MonkeyPatch, packed: bool
+) -> None:
+    threads: list[str] = []
+
+    def seen(what: Any) -> Any:
+        def made(*arguments: Any) -> Any:
+            threads.append(threading.current_thread().name)
+            return what(*arguments)
+
+        return made
+
+    monkeypatch.setattr(messages, "messages_of", seen(messages.messages_of))
+    monkeypatch.setattr(groups, "deliveries", seen(groups.deliveries))
+    monkeypatch.setattr(mqueue, "messages_of", seen(mqueue.messages_of))
+    monkeypatch.setattr(arrow, "stream_of", seen(arrow.stream_of))
+    published(client, *[b"x" * 1000] * 900)
+    accept = {"accept": "application/msgpack" if packed else "application/json"}
+    for count, is_large in ((10, False), (290, True)):
+        answers = [
+            client.get(ORDERS + f"/messages?count={count}", headers=accept),
+            client.get(ORDERS + f"/messages?count={count}", headers={"accept": wire.ARROW}),
+            client.post(ORDERS + "/groups/default/lease", json={"count": count}, headers=accept),
+            client.get(f"/dequeue?topic=orders&limit={count}", headers=accept),
+        ]
+        assert [answer.status_code for answer in answers] == [200] * 4
+        assert len(threads) == 4
+        assert [name != "server of a test" for name in threads] == [is_large] * 4
+        threads.clear()
+        read = msgspec.msgpack.decode if packed else msgspec.json.decode
+        assert len(read(answers[0].content)["messages"]) == count
+        assert len(read(answers[2].content)["deliveries"]) == count
+        assert len(read(answers[3].content)) == count
+        assert pa.ipc.open_stream(answers[1].content).read_all().num_rows == count
+        assert answers[0].headers["content-type"] == accept["accept"]
+        assert "penstock-life" in answers[0].headers
 
 
 def test_one_message_always_fits(port: Embedded) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,8 +12,11 @@ import httpx2
 import pytest
 
 from penstock.broker.embedded import Embedded
-from penstock.clock import ManualClock
+from penstock.clock import SECOND_US, ManualClock
+from penstock.server.accounts import Accounts
 from penstock.server.bounds import Bounds
+from penstock.server.http.app import create
+from penstock.server.keys import Keys, Signer
 from tests.server.running import Running
 from tests.server.test_long_polls import until, waiting
 
@@ -157,3 +161,115 @@ def test_streams_end_when_the_server_does(port: Embedded) -> None:
             running.stop()
             assert list(tail) == []
             assert list(statistics) == []
+
+
+# --- a client that has gone ---
+
+
+@pytest.mark.parametrize("path", [ORDERS + "/tail?start=earliest", HERE + "/stats/stream?interval=0.1"])
+def test_a_stream_without_a_client_ends_and_keeps_nobody_from_his_turn(port: Embedded, path: str) -> None:
+    """To one who has gone nothing is sent, and that never waits: the rest of a backlog would be read at one go."""
+    log = port.declare("default", "orders", {}, create=None).wait()
+    port.publish(log, [b"x"] * 500).wait()
+    turns, seen = 0, []
+
+    async def converse() -> None:
+        gone = asyncio.Event()
+        asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
+
+        async def receive() -> MutableMapping[str, Any]:
+            for message in asked:
+                return message
+            await gone.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: MutableMapping[str, Any]) -> None:
+            if b"data: " in message.get("body", b""):
+                seen.append(turns)
+                gone.set()
+
+        async def another() -> None:
+            nonlocal turns
+            while True:
+                turns += 1
+                await asyncio.sleep(0)
+
+        app = create(port, bounds=Bounds(page_messages=10))
+        bare, _, query = path.partition("?")
+        scope = {"type": "http", "method": "GET", "path": bare, "raw_path": bare.encode(), "query_string": query.encode(), "headers": [],
+                 "scheme": "http", "server": ("here", 80), "client": ("there", 1), "http_version": "1.1", "asgi": {"version": "3.0"},
+                 "root_path": "", "extensions": {}}  # fmt: skip
+        other = asyncio.ensure_future(another())
+        await app(scope, receive, send)  # type: ignore[arg-type]
+        other.cancel()
+        assert app.state.front.waiting == 0
+
+    asyncio.run(asyncio.wait_for(converse(), 60))
+    assert 1 <= len(seen) <= 3, "of fifty pages"
+    assert len(set(seen)) == len(seen), "somebody else ran between any two"
+
+
+# --- tokens ---
+
+SECRET = "0123456789abcdef0123456789abcdef"
+
+
+class Guarded:
+    """A server with a key, and a token for an hour."""
+
+    def __init__(self, port: Embedded, clock: ManualClock) -> None:
+        self.accounts = Accounts(Keys.from_secret(SECRET), clock=clock)
+        self.running = Running(port, accounts=self.accounts, bounds=Bounds(heartbeat_s=5))
+        claims = {"sub": "reader", "exp": clock.now_us() // SECOND_US + 3600}
+        self.headers = {"authorization": f"Bearer {Signer.from_secret(SECRET).sign(claims)}"}
+        self.port = port
+        self.log: Any = port.declare("default", "orders", {}, create=None).wait()
+
+    def publish(self, payload: bytes) -> None:
+        self.port.publish(self.log, [payload]).wait()
+
+    def stands_in_line(self) -> bool:
+        return bool(self.port.monitor.lines.of_log(self.log))
+
+
+@pytest.fixture
+def guarded(port: Embedded, clock: ManualClock) -> Iterator[Guarded]:
+    found = Guarded(port, clock)
+    yield found
+    found.running.stop()
+
+
+def ends_unauthorized(events: Iterator[dict[str, str]]) -> None:
+    *before, last = events
+    assert all("id" not in one for one in before), "something was still told"
+    assert (last["event"], json.loads(last["data"])["code"]) == ("problem", "unauthorized")
+
+
+def test_a_tail_outlives_its_token(guarded: Guarded, clock: ManualClock) -> None:
+    with stream(guarded.running, ORDERS + "/tail", **guarded.headers) as events:
+        next(events)
+        until(guarded.stands_in_line)
+        clock.advance(seconds=3598)
+        assert next(events) == {"": "alive"}
+        until(guarded.stands_in_line)
+        clock.advance(seconds=2)  # less than until the next heartbeat
+        ends_unauthorized(events)
+
+
+def test_a_tail_outlives_the_key_of_its_token(guarded: Guarded) -> None:
+    with stream(guarded.running, ORDERS + "/tail", **guarded.headers) as events:
+        next(events)
+        guarded.accounts.replace(Keys.from_secret(SECRET))
+        guarded.publish(b"for him")
+        assert next(events)["id"] == "0", "the same key was read again"
+        guarded.accounts.replace(Keys.from_secret(SECRET[::-1]))
+        guarded.publish(b"for nobody")
+        ends_unauthorized(events)
+
+
+def test_statistics_outlive_their_token(guarded: Guarded, clock: ManualClock) -> None:
+    with stream(guarded.running, HERE + "/stats/stream?interval=0.1", **guarded.headers) as events:
+        next(events)
+        assert next(events)["event"] == "stats"
+        clock.advance(seconds=3600)
+        ends_unauthorized(events)

@@ -59,7 +59,7 @@ def token(
 
       penstock token --namespace '*' --permission '*' --subject operator      [dim]# everything[/dim]
 
-      curl -H "Authorization: Bearer $(penstock token -n tenant-a)" http://127.0.0.1:8080/v1/queues
+      curl -H "Authorization: Bearer $(penstock token -n tenant-a)" http://127.0.0.1:8080/v1/namespaces/tenant-a/queues
 
       penstock token -n tenant-a --key-file key.pem --kid 2026-11      [dim]# RS256 or ES256[/dim]
     """

@@ -3,8 +3,8 @@
 Theory of operation
 -------------------
 `configure` gives structlog and the standard library's loggers of `penstock`, `uvicorn`, and what serves with them, one handler and one chain of processors, so that
-every line has the same fields: `timestamp` (UTC), `level`, `logger`, `event`, the request it belongs to (`request_id`), and the span it was written in, if any
-(`trace_id`, `span_id`). An exception is a list of records with its frames. Loggers of other packages are left as they are.
+every line has the same fields: `timestamp` (UTC), `level`, `logger`, `event`, and the span it was written in, if any
+(`trace_id`, `span_id`). What the server itself says of a request has its `request_id`. An exception is a list of records with its frames. Loggers of other packages are left as they are.
 
 What a message contains, and what proves who somebody is, is in no line: values of such names, bytes, messages and deliveries are left out wherever
 they stand, and what looks like a token is cut out of every text. The values of variables are never shown with an exception. What is left cannot break out of
@@ -15,10 +15,8 @@ from __future__ import annotations
 
 import logging
 import re
-import secrets
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from typing import Any, Final, Literal, TextIO
 
 import msgspec
@@ -45,9 +43,6 @@ LEVELS: Final = {
     "error": logging.ERROR,
     "critical": logging.CRITICAL,
 }
-
-#: What a request id may be that a caller brings along; else it gets another one.
-REQUEST_ID: Final = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 
 #: Fields that are never shown, whatever is in them.
 SECRET: Final = frozenset(
@@ -97,26 +92,6 @@ def configure(level: str, encoding: Encoding, *, to: TextIO | None = None) -> No
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=False,
     )
-
-
-def request_id(given: str | None = None) -> str:
-    """The id of a request: what its caller says, if that can stand in a log, or a new one."""
-    if given is not None and REQUEST_ID.fullmatch(given):
-        return given
-    return secrets.token_hex(16)
-
-
-def bind_request(id: str, **fields: Any) -> None:
-    """From here on, what this task or thread logs belongs to a request. Nothing of an earlier one is left."""
-    structlog.contextvars.clear_contextvars()
-    structlog.contextvars.bind_contextvars(request_id=id, **fields)
-
-
-@contextmanager
-def request(id: str, **fields: Any) -> Iterator[None]:
-    """The same for a block."""
-    with structlog.contextvars.bound_contextvars(request_id=id, **fields):
-        yield
 
 
 # --- how a record becomes a line ---

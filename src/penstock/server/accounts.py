@@ -7,7 +7,7 @@ stored, and whoever has the key makes accounts (`penstock token`).
     ─────           ───────                                                              ──────────
     exp             when it ends, in seconds since 1970; to the second, without leeway   refused
     nbf, iat        not before; some seconds of leeway, for clocks that differ           any time
-    sub             who it is, for the log and for what is bounded per caller            a digest of the token
+    sub             who it is, for the log; with the namespaces, who is bounded as one   a digest of the token, for the log
     aud, iss        compared with what is configured; an aud where none is: refused      refused, where one is configured
     namespaces      a list of names and patterns; * stands for any characters            ["default"]
     permissions     a list of publish, consume, admin, or * for all three                ["publish", "consume"]
@@ -18,7 +18,8 @@ What always holds:
 - **Deny wins.** A namespace that is denied is closed altogether, whatever else the token says; a permission that is denied is denied everywhere.
 - **What is not understood is refused**: a claim of these of another shape, a permission that does not exist, a pattern that could match no
   name. A token that says less than its maker meant must not pass for one that says more; other claims are nobody's business here.
-- **Permissions do not imply one another.** ``admin`` is about queues as such (make, alter, purge, delete); it neither publishes nor consumes.
+- **Permissions do not imply one another.** ``admin`` is about queues as such (make, alter, purge, delete); it neither publishes nor consumes. Queues
+  are made on first use, so whoever publishes or consumes may make them too; to alter, purge and delete them is left to ``admin``.
 - `Forbidden` says what the caller lacks, from its token alone: whether a namespace exists is not asked, and not told.
 - A verified token is remembered until it expires, so that the next check is a look-up. A token that is refused is not remembered.
 
@@ -129,6 +130,10 @@ class Caller(msgspec.Struct, frozen=True):
     permissions: frozenset[str]
     is_admin_of_all: bool
     """Admin of every namespace, those included that do not exist yet."""
+    party: str
+    """Who is bounded as one, and may end the waits of one another: those of one name (if they have one) in the same namespaces. Two tenants share none, whatever they are called."""
+    until_us: int | None = None
+    """When the token expires."""
 
     @classmethod
     def of(
@@ -139,8 +144,11 @@ class Caller(msgspec.Struct, frozen=True):
         permissions: Iterable[str] = PERMISSIONS_DEFAULT,
         denied_namespaces: Iterable[str] = (),
         denied_permissions: Iterable[str] = (),
+        is_named: bool = True,
+        until_us: int | None = None,
     ) -> Caller:
         """A caller by the lists of its token, which are not checked here."""
+        namespaces, denied_namespaces = list(namespaces), list(denied_namespaces)
         allowed, denied = Names.of(namespaces), Names.of(denied_namespaces)
         granted = _granted(permissions) - _granted(denied_permissions)
         return cls(
@@ -149,6 +157,8 @@ class Caller(msgspec.Struct, frozen=True):
             denied,
             granted,
             is_admin_of_all="admin" in granted and allowed.is_everything and denied.is_empty,
+            party=_party(subject if is_named else None, namespaces, denied_namespaces),
+            until_us=until_us,
         )
 
     def sees(self, namespace: str) -> bool:
@@ -175,17 +185,15 @@ class Caller(msgspec.Struct, frozen=True):
             f"{whose} does not permit {' or '.join(any_of)}, which this takes; ask for one with that permission"
         )
 
-    def require_admin_of_all(self) -> None:
-        """Raise `Forbidden` unless this caller is admin of every namespace."""
-        if not self.is_admin_of_all:
-            raise Forbidden(
-                f"the token of {self.subject!r} is not admin of every namespace, which this takes; ask for one with "
-                "namespaces ['*'] and the permission admin"
-            )
-
     def namespaces(self, known: Iterable[str]) -> list[str]:
         """Of these namespaces, those that the caller may see."""
         return [name for name in known if self.sees(name)]
+
+
+def _party(name: str | None, namespaces: Iterable[str], denied: Iterable[str]) -> str:
+    """A token that was renewed says the same of these, so it is the same party."""
+    said = msgspec.json.encode([name, sorted(set(namespaces)), sorted(set(denied))])
+    return hashlib.sha256(said).hexdigest()[:32]
 
 
 def _granted(permissions: Iterable[str]) -> frozenset[str]:
@@ -224,11 +232,6 @@ class Accounts:
         self._issuer = issuer
         # By the header as it usually comes, so that nothing is cut out of it: (who, until when).
         self._remembered: dict[str, tuple[Caller, int]] = {}
-
-    @property
-    def is_open(self) -> bool:
-        """Whether everybody may do everything, for want of keys."""
-        return self._keys is None
 
     def replace(self, keys: Keys) -> None:
         """Take other keys from now on. What the old ones signed is verified anew."""
@@ -280,7 +283,7 @@ class Accounts:
         claims = keys.payload(token)
         until_us = self._check_times(claims)
         self._check_parties(claims)
-        return _caller(claims, token), until_us
+        return _caller(claims, token, until_us), until_us
 
     def _check_times(self, claims: Mapping[str, Any]) -> int:
         now_us = self._clock.now_us()
@@ -329,7 +332,7 @@ def _moment_us(claims: Mapping[str, Any], name: str) -> int:
     return int(seconds * SECOND_US)
 
 
-def _caller(claims: Mapping[str, Any], token: str) -> Caller:
+def _caller(claims: Mapping[str, Any], token: str, until_us: int) -> Caller:
     denied = claims.get("deny", {})
     if not isinstance(denied, dict) or not denied.keys() <= {"namespaces", "permissions"}:
         _refuse('has a \'deny\' that is not {"namespaces": […], "permissions": […]}')
@@ -339,6 +342,8 @@ def _caller(claims: Mapping[str, Any], token: str) -> Caller:
         permissions=_permissions(claims.get("permissions", [*PERMISSIONS_DEFAULT]), "permissions"),
         denied_namespaces=_patterns(denied.get("namespaces", []), "deny.namespaces"),
         denied_permissions=_permissions(denied.get("permissions", []), "deny.permissions"),
+        is_named="sub" in claims,
+        until_us=until_us,
     )
 
 

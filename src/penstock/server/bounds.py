@@ -25,6 +25,9 @@ class Bounds(msgspec.Struct, frozen=True, kw_only=True):
     #: One caller must not take the places of all others.
     long_polls_per_caller_max: int = 2_000
 
+    #: Rows of Spark's that one namespace has on the disk and has not published: nobody pays for them yet, and what is given up stays for a day.
+    staged_bytes_max: int = 8 << 30
+
     #: When somebody may come back who was refused for want of a place.
     retry_after_s: float = 1.0
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import io
 import logging
 from collections.abc import Iterator
@@ -119,45 +118,7 @@ def test_a_setting_that_does_not_exist_is_taken(level: Any, encoding: Any) -> No
         logs.configure(level, encoding)
 
 
-# --- requests and spans ---
-
-
-def test_requests_that_run_side_by_side_share_an_id(written: Written) -> None:
-    async def one(id: str) -> None:
-        logs.bind_request(id, route="/enqueue")
-        await asyncio.sleep(0)
-        logging.getLogger("penstock.server").info("done")
-
-    async def both() -> None:
-        await asyncio.gather(one("a"), one("b"))
-
-    asyncio.run(both())
-    logging.getLogger("penstock.server").info("outside")
-    first, second, outside = written.records()
-    assert {first["request_id"], second["request_id"]} == {"a", "b"}
-    assert first["route"] == "/enqueue"
-    assert "request_id" not in outside
-
-
-def test_what_is_left_of_an_earlier_request_is_in_the_next(written: Written) -> None:
-    logs.bind_request("a", caller="x")
-    logs.bind_request("b")
-    logging.getLogger("penstock.server").info("done")
-    assert "caller" not in written.record()
-    structlog.contextvars.clear_contextvars()
-    with logs.request("c"):
-        logging.getLogger("penstock.server").info("inside")
-    logging.getLogger("penstock.server").info("outside")
-    assert [record.get("request_id") for record in written.records()] == ["b", "c", None]
-
-
-def test_an_id_that_a_caller_brings_can_be_anything() -> None:
-    assert logs.request_id("req-7f.3:2") == "req-7f.3:2"
-    for bad in (None, "", "a b", "a\nb", 'a"b', "x" * 129, "ü", "\x1b[2J"):
-        made = logs.request_id(bad)
-        assert made != bad
-        assert logs.REQUEST_ID.fullmatch(made)
-    assert logs.request_id() != logs.request_id()
+# --- spans ---
 
 
 def test_a_line_in_a_span_does_not_say_so(written: Written) -> None:

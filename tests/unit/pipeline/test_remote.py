@@ -44,6 +44,7 @@ from penstock.pipeline.progress import Reporter
 from penstock.pipeline.source import BatchReader, PenstockDataSource, TableStream
 from penstock.server import desk
 from penstock.server.accounts import Accounts
+from penstock.server.bounds import Bounds
 from penstock.server.http import spark as front
 from penstock.server.keys import Keys
 from tests.server.running import Running
@@ -382,6 +383,30 @@ def test_more_rows_than_a_server_takes_at_once(serving: Serving) -> None:
     answer = connection.getresponse()
     assert (answer.status, json.loads(answer.read())["code"]) == (413, "batch_too_large")
     connection.close()
+
+
+def test_a_namespace_fills_the_disk_with_rows_that_nobody_publishes(serving: Serving) -> None:
+    serving._settings["bounds"] = Bounds(staged_bytes_max=20_000)
+    assert staged(serving, b"x" * 10_000)[0] == 200
+    # It is refused by what it claims, before anything of it has come.
+    connection = http.client.HTTPConnection(str(urlsplit(serving.url).netloc), timeout=60)
+    connection.putrequest("PUT", f"/v1/namespaces/a/spool/staged/{'1' * 32}?topic=out")
+    connection.putheader("Authorization", f"Bearer {token(namespaces=['a'])}")
+    connection.putheader("Content-Length", "10000")
+    connection.endheaders()
+    answer = connection.getresponse()
+    told = json.loads(answer.read())
+    assert (answer.status, told["code"], told["retryable"]) == (429, "quota_exceeded", True)
+    connection.close()
+    # Others have room of their own; and so has it again, once what it staged is gone.
+    ((data, _),) = exchange.parcels([batch(b"x" * 10_000)], 1 << 20)
+    assert ask(serving, "PUT", f"b/spool/staged/{'0' * 32}?topic=out", data, namespaces=["b"])[0] == 200
+    name = desk.own_name("a", "0" * 32)
+    body = {"producer": "query:a/q", "batch": 1, "files": [name]}
+    assert ask(serving, "POST", "a/spool/abort", body)[0] == 200
+    assert staged(serving, b"x" * 10_000)[0] == 200
+    assert serving._server is not None
+    assert not serving._server.front.tables._coming
 
 
 def test_places_for_tables_are_without_bound(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

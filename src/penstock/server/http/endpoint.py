@@ -19,10 +19,12 @@ from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing
 from functools import lru_cache, partial
 from time import perf_counter
+from types import MappingProxyType
 from typing import Any, Final
 
 from penstock.errors import BatchTooLarge, PenstockError
 from penstock.names import check_name
+from penstock.server.accounts import ANYBODY
 from penstock.server.http import problem
 from penstock.server.http.bodies import (
     JSON_TYPE,
@@ -33,9 +35,8 @@ from penstock.server.http.bodies import (
     wants_msgpack,
 )
 from penstock.server.http.front import ClientGone, Front, Receive
-from penstock.server.http.parties import ANYBODY
 from penstock.server.http.problem import Headers, Refusal
-from penstock.server.http.route import Call, Events, Plain, Route, Stream, parsed
+from penstock.server.http.route import Call, Encoded, Events, Plain, Query, Route, Stream, parsed
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Scope = MutableMapping[str, Any]
@@ -59,8 +60,13 @@ class Row:
         self.reading = None if route.request is None else Reading(route.request)
         known = {one.name: one for one in route.all_queries()}
         # Those who hold a handle send its number each time: the same few queries come again and again.
-        self.parsed = lru_cache(1024)(partial(parsed, known))
-        self.unasked = parsed(known, b"")
+        self.parsed = lru_cache(1024)(partial(_query, known))
+        self.unasked = _query(known, b"")
+
+
+def _query(known: dict[str, Query], given: bytes) -> Mapping[str, Any]:
+    """The parameters of a request; all requests with the same ones share them, so nobody may write there."""
+    return MappingProxyType(parsed(known, given))
 
 
 class Endpoint:
@@ -198,21 +204,24 @@ async def _sent(call: Call, route: Route, answer: Any, send: Send) -> int:
         await respond(send, answer.status, headers, answer.body, call.request_id)
         return answer.status
     if type(answer) is Events:
-        await _stream(call, answer, send)
-        return 200
+        return await _stream(call, answer, send)
     if type(answer) is Stream:
-        await _flow(call, answer, send)
-        return 200
+        return await _flow(call, answer, send)
     status = call.status or route.succeeds
-    if call.packed:
-        body, kind = encode_msgpack(answer), MSGPACK_TYPE
+    kind = MSGPACK_TYPE if call.packed else JSON_TYPE
+    if type(answer) is Encoded:
+        body = answer.body
+    elif call.packed:
+        body = encode_msgpack(answer)
     else:
-        body, kind = encode_json(answer), JSON_TYPE
+        body = encode_json(answer)
     await respond(send, status, [(b"content-type", kind), call.front.life], body, call.request_id)
     return status
 
 
-async def _stream(call: Call, answer: Events, send: Send) -> None:
+async def _stream(call: Call, answer: Events, send: Send) -> int:
+    """Send events; the status that the stream would have had, had it been known at its beginning how it ends."""
+    status = 200
     headers = [
         (b"content-type", b"text/event-stream; charset=utf-8"),
         (b"cache-control", b"no-store"),
@@ -228,28 +237,32 @@ async def _stream(call: Call, answer: Events, send: Send) -> None:
         except ClientGone:
             raise
         except Exception as error:  # its status has gone out already: it is told as the last event
-            last = b"event: problem\ndata: " + answer_to(error, call.request_id)[2] + b"\n\n"
+            status, _, told = answer_to(error, call.request_id)
+            last = b"event: problem\ndata: " + told + b"\n\n"
             await send({"type": "http.response.body", "body": last, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
+    return status
 
 
-async def _flow(call: Call, answer: Stream, send: Send) -> None:
-    """What fails in the middle is not ended: whoever reads it sees that something is missing."""
+async def _flow(call: Call, answer: Stream, send: Send) -> int:
+    """Send parts; the status, as above. What fails in the middle is not ended: whoever reads it sees that something is missing."""
     headers = [
         (b"content-type", answer.content_type.encode()),
         (b"x-request-id", call.request_id.encode()),
     ]
-    await send({"type": "http.response.start", "status": 200, "headers": headers})
     try:
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
         async with aclosing(answer.parts) as parts:
             async for part in parts:
                 await send({"type": "http.response.body", "body": part, "more_body": True})
     except ClientGone:
         raise
-    except Exception as error:
-        answer_to(error, call.request_id)  # for the log
-        raise ClientGone from error  # the connection is closed without an end
+    except Exception as error:  # the listener closes a connection whose answer has no end
+        return answer_to(error, call.request_id)[0]
+    finally:
+        answer.close()
     await send({"type": "http.response.body", "body": b"", "more_body": False})
+    return 200
 
 
 async def respond(send: Send, status: int, headers: Headers, body: bytes, request: str) -> None:

@@ -63,9 +63,9 @@ class Front:
         self._handles: dict[tuple[str, str], Handle] = {}
         self._kinds: dict[tuple[str, str | int], Kind] = {}  # of logs that are, or were, there
         self._polls = 0
-        self._polls_by_caller: Counter[str] = Counter()
+        self._polls_by_party: Counter[str] = Counter()
         self._waits: set[Wait] = set()
-        self._named: dict[tuple[str, str], Wait] = {}  # by the caller and the name that it gave
+        self._named: dict[tuple[str, str], Wait] = {}  # by the caller's party and the name that it gave
 
     # --- logs ---
 
@@ -114,20 +114,20 @@ class Front:
     @contextmanager
     def place(self, caller: Caller) -> Iterator[None]:
         """A place for somebody who waits, or has events sent."""
-        subject = caller.subject
+        party = caller.party
         if self._polls >= self.bounds.long_polls_max:
             raise self._no_place(f"{self._polls} requests wait already, which is all that this server holds")
-        if self._polls_by_caller[subject] >= self.bounds.long_polls_per_caller_max:
-            raise self._no_place(f"{self._polls_by_caller[subject]} requests of {subject!r} wait already")
+        if self._polls_by_party[party] >= self.bounds.long_polls_per_caller_max:
+            raise self._no_place(f"{self._polls_by_party[party]} requests of {caller.subject!r} wait already")
         self._polls += 1
-        self._polls_by_caller[subject] += 1
+        self._polls_by_party[party] += 1
         try:
             yield
         finally:
             self._polls -= 1
-            self._polls_by_caller[subject] -= 1
-            if not self._polls_by_caller[subject]:
-                del self._polls_by_caller[subject]
+            self._polls_by_party[party] -= 1
+            if not self._polls_by_party[party]:
+                del self._polls_by_party[party]
 
     def _no_place(self, why: str) -> Refusal:
         return Refusal(
@@ -159,7 +159,7 @@ class Front:
 
     def end_wait(self, caller: Caller, name: str) -> bool:
         """Have a caller's own request answered with what it was granted, or nothing; whether there was one of that name."""
-        found = self._named.get((caller.subject, name))
+        found = self._named.get((caller.party, name))
         if found is not None:
             found.stop()
         return found is not None
@@ -208,6 +208,30 @@ class Wait:
         finally:
             await _end(gone)
             await _end(self._task)
+
+
+class Presence:
+    """Whether a client is still there, looked at for as long as its answer goes on."""
+
+    def __init__(self, receive: Receive) -> None:
+        self._gone = asyncio.ensure_future(until_gone(receive))
+
+    async def require(self) -> None:
+        """Raise `ClientGone` if it is not. Others have a turn first: what is sent to one who has gone never waits, so nobody else would run, nor would its going be noticed."""
+        await asyncio.sleep(0)
+        if self._gone.done():
+            raise ClientGone
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        """For those who wait for its going besides."""
+        await asyncio.shield(self._gone)
+        return {"type": "http.disconnect"}
+
+    async def __aenter__(self) -> Presence:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await _end(self._gone)
 
 
 async def until_gone(receive: Receive) -> None:

@@ -9,10 +9,11 @@ from penstock import wire
 from penstock.broker import calls
 from penstock.broker.deliveries import deliveries
 from penstock.broker.port import Granted, Handle, Operation, Receipts
+from penstock.broker.shelf import Run
 from penstock.clock import to_datetime
 from penstock.errors import InvalidArgument
 from penstock.limits import DELIVERIES_MAX
-from penstock.server.http.messages import place_of
+from penstock.server.http.messages import octets_of, place_of, rows_within
 from penstock.server.http.route import LOG, Call, Query, Route
 
 GROUP: Final = LOG + "/groups/{group}"
@@ -22,14 +23,18 @@ CONSUMER: Final = GROUP + "/consumers/{consumer}"
 # --- handing out ---
 
 
-async def lease(call: Call) -> wire.Leases:
+async def lease(call: Call) -> Any:
     body: wire.Lease = call.body
     log, group = await call.log(), call.path["group"]
     granted = await leased(call, log, group, body.count, body.wait, body.consumer, keep=not body.auto_ack)
     if granted is None:
         return wire.Leases(group=group, number=0, deliveries=[])
-    make: Any = _packed_row if call.packed else _row
-    return wire.Leases(group=group, number=granted.number, deliveries=deliveries(make, None, granted))
+
+    def made() -> wire.Leases:
+        make: Any = _packed_row if call.packed else _row
+        return wire.Leases(group=group, number=granted.number, deliveries=deliveries(make, None, granted))
+
+    return await call.built(octets_of(granted.runs), made)
 
 
 async def leased(
@@ -58,19 +63,10 @@ async def _unseen(call: Call, log: Handle, granted: Granted, offsets: list[int])
 
 async def _what_fits(call: Call, log: Handle, granted: Granted) -> Granted:
     """As much of it as an answer may hold. The rest goes back, as if it had not been handed out."""
-    most, size, rows, runs = call.front.bounds.answer_bytes_max, 0, 0, []
-    if not granted.number:
-        return granted  # settled already: it cannot go back
-    for batch, start, stop in granted.runs:
-        here = start
-        while here < stop and (not rows or size + len(batch.payloads[here]) <= most):
-            size += len(batch.payloads[here])
-            here += 1
-            rows += 1
-        if here > start:
-            runs.append(type(granted.runs[0])(batch, start, here))
-        if here < stop:
-            break
+    most = call.front.bounds.answer_bytes_max
+    if not granted.number or octets_of(granted.runs) <= most:
+        return granted  # what is settled already cannot go back
+    rows = max(1, rows_within(granted.runs, most))
     offsets = list(granted.offsets)
     if rows == len(offsets):
         return granted
@@ -79,8 +75,18 @@ async def _what_fits(call: Call, log: Handle, granted: Granted) -> Granted:
     return granted._replace(
         offsets=offsets[:rows],
         attempts=attempts[:rows] if isinstance(attempts, list) else attempts,
-        runs=runs,
+        runs=_first(granted.runs, rows),
     )
+
+
+def _first(runs: list[Run], rows: int) -> list[Run]:
+    """So many rows of some runs."""
+    found: list[Run] = []
+    for batch, start, stop in runs:
+        if rows > 0:
+            found.append(Run(batch, start, min(stop, start + rows)))
+        rows -= stop - start
+    return found
 
 
 def _row(

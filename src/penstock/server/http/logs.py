@@ -13,8 +13,8 @@ from penstock.broker.port import BrokerStats, Handle, Kind, QueueStats
 from penstock.engine.filter import compile_filter
 from penstock.errors import InvalidArgument
 from penstock.limits import OFFSET_MAX
-from penstock.names import check_name
-from penstock.server.http.parties import Permission
+from penstock.names import check_name, is_dead_letter_name
+from penstock.server.accounts import Permission
 from penstock.server.http.route import LOG, LOG_NUMBER, NAMESPACE, Call, Route
 
 
@@ -155,7 +155,12 @@ async def purge(call: Call) -> wire.Count:
 
 
 async def dead_letters(call: Call) -> wire.LogInfo:
-    found: Handle = await call.port.change(await call.log(), "dead-letters").get()
+    log = await call.log()
+    named = log.policy.dead_letter
+    # Where a queue has dead letters of its own, they belong to it, and are not counted.
+    if named is not None and not is_dead_letter_name(log.name):
+        await require_room_for_queues(call, int(await call.front.found(call.namespace, named) is None))
+    found: Handle = await call.port.change(log, "dead-letters").get()
     call.front.keep(found)
     return info(found)
 
@@ -191,20 +196,21 @@ def _kind_routes(kind: str, handlers: dict[str, Any]) -> tuple[Route, ...]:
     """Queues and topics are made, found and changed alike."""
     path = NAMESPACE + f"/{kind}s"
     one = path + "/{name}"
-    either: tuple[Permission, ...] = ("publish", "consume")
+    # Queues are made on first use: whoever may use them makes them.
+    anyone: tuple[Permission, ...] = ("publish", "consume", "admin")
     return (
         Route(
-            method="GET", path=path, summary=f"The names of a namespace's {kind}s", permission=either,
+            method="GET", path=path, summary=f"The names of a namespace's {kind}s", permission=anyone,
             handler=handlers["names"], answer=wire.Names, answer_example=wire.Names(names=["invoices", "orders"]),
         ),
         Route(
-            method="PUT", path=one, summary=f"A {kind} of that name, made if it does not exist", permission=either,
+            method="PUT", path=one, summary=f"A {kind} of that name, made if it does not exist", permission=anyone,
             handler=handlers["declare"], request=wire.Declare, answer=wire.LogInfo, others={201: f"the {kind} was made"},
             example=wire.Declare(policy={"max_attempts": 5}), answer_example=_ORDERS,
             note="What is given of the policy is compared with what is stored: 409 if it differs. `create`: true if it must be new, false if it must exist.",
         ),
         Route(
-            method="GET", path=one, summary=f"A {kind} that exists", permission=either, handler=handlers["get"],
+            method="GET", path=one, summary=f"A {kind} that exists", permission=anyone, handler=handlers["get"],
             answer=wire.LogInfo, answer_example=_ORDERS,
         ),
         Route(

@@ -2,29 +2,37 @@
 
 from __future__ import annotations
 
+import asyncio
+from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from typing import Any, Final
+from itertools import accumulate, starmap
+from typing import Any, Final, NamedTuple
 
 from penstock import wire
 from penstock.broker import calls
 from penstock.broker.contents import messages_of
 from penstock.broker.port import Handle
 from penstock.broker.shelf import Run
+from penstock.engine.events import Batch
 from penstock.engine.pattern import compile_pattern
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.limits import OFFSET_MAX
 from penstock.message import Message
 from penstock.server.http import arrow
 from penstock.server.http.problem import Refusal
-from penstock.server.http.route import LOG, NAMESPACE, WAIT, Call, Plain, Query, Route
+from penstock.server.http.route import LOG, NAMESPACE, THREAD_BYTES, WAIT, Call, Plain, Query, Route
 
 ARROW: Final = wire.ARROW.encode()
 
 #: A page is read in steps, so that its bytes are counted before there are too many of them: so many messages at first, then four times as many.
 STEP_FIRST: Final = 16
 STEP_MAX: Final = 4096
+
+#: About what a row takes beside its payload, key and headers, and what a header takes beside its letters.
+ROW_BYTES: Final = 128
+HEADER_BYTES: Final = 8
 
 #: Ids are positive signed 64-bit integers.
 ID_MAX: Final = 2**63 - 1
@@ -152,46 +160,90 @@ def row_of(message: Message, packed: bool) -> wire.MessageRow:
     )
 
 
+def octets_of(runs: Iterable[Run]) -> int:
+    """About what rows take in an answer: a header of a few bytes, or a row without any, costs more than its letters."""
+    return sum(starmap(_octets, runs))
+
+
+def _octets(batch: Batch, start: int, stop: int) -> int:
+    found = ROW_BYTES * (stop - start) + sum(map(len, batch.payloads[start:stop]))
+    for column in (batch.key, batch.dedup_id):
+        if column is not None:
+            found += sum(len(one) for one in column[start:stop] if one is not None)
+    if batch.headers is not None:
+        for headers in filter(None, batch.headers[start:stop]):
+            found += sum(len(name) + len(value) + HEADER_BYTES for name, value in headers.items())
+    return found
+
+
+def rows_within(runs: Iterable[Run], most: int) -> int:
+    """How many rows, from the first on, fit into so many bytes."""
+    rows = 0
+    for batch, start, stop in runs:
+        for row in range(start, stop):
+            most -= _octets(batch, row, row + 1)
+            if most < 0:
+                return rows
+            rows += 1
+    return rows
+
+
 def offset_of(given: int | None) -> int:
     if given is None or not 0 <= given <= OFFSET_MAX:
         raise InvalidArgument(f"offset is {given}; give a number from 0 on")
     return given
 
 
-async def page(call: Call, log: Handle, offset: int, count: int) -> tuple[list[Run], int, int]:
-    """What is stored from an offset on, up to so many messages, and to the bytes that an answer may have; where to go on, and how many were dropped."""
+class Stretch(NamedTuple):
+    """What was read of a log: where to go on, how many messages were dropped before, and about what the rest takes."""
+
+    runs: list[Run]
+    next: int
+    missed: int
+    octets: int
+
+
+async def page(call: Call, log: Handle, offset: int, count: int) -> Stretch:
+    """What is stored from an offset on, up to so many messages, and to the bytes that an answer may have. One message always fits."""
     runs: list[Run] = []
-    at, missed, size, step = offset, 0, 0, STEP_FIRST
+    at, missed, octets, step = offset, 0, 0, STEP_FIRST
+    most = call.front.bounds.answer_bytes_max
     while True:
         wanted = min(count, step)
         found = await call.port.read(log, at, wanted).get()
         rows = sum(stop - start for _, start, stop in found.runs)
+        more = octets_of(found.runs)
+        is_full = octets + more > most
+        if is_full:
+            rows = max(rows_within(found.runs, most - octets), 0 if runs else 1)
+            if not rows:
+                return Stretch(runs, at, missed, octets)
+            # Where the last of them ends, and what was dropped up to there, the broker knows.
+            found = await call.port.read(log, at, rows).get()
+            more = octets_of(found.runs)
         runs += found.runs
-        at, missed = found.next, missed + found.missed
+        at, missed, octets = found.next, missed + found.missed, octets + more
         count -= rows
-        if rows < wanted or count <= 0:
-            return runs, at, missed
-        size += sum(sum(map(len, batch.payloads[start:stop])) for batch, start, stop in found.runs)
-        if size >= call.front.bounds.answer_bytes_max:
-            return runs, at, missed
+        if is_full or rows < wanted or count <= 0:
+            return Stretch(runs, at, missed, octets)
         step = min(step * 4, STEP_MAX)
 
 
-async def patient_page(call: Call, log: Handle) -> tuple[list[Run], int, int]:
+async def patient_page(call: Call, log: Handle) -> Stretch:
     """A page as the query asks for it, waiting for its first message if there is none."""
     offset, count = offset_of(call.query["offset"]), calls.count(call.query["count"])
     wait_us = call.wait_us(call.query["wait"])
     found = await page(call, log, offset, count)
-    if found[0] or not wait_us:
+    if found.runs or not wait_us:
         return found
     clock = call.port.clock
     end_us = clock.monotonic_us() + wait_us
     with call.front.place(call.caller):
-        while not found[0] and not call.front.stopping:
+        while not found.runs and not call.front.stopping:
             left_us = end_us - clock.monotonic_us()
             if left_us <= 0:
                 break
-            await call.front.outcome(call.port.watch(log, found[1], wait_us=left_us), call.receive)
+            await call.front.outcome(call.port.watch(log, found.next, wait_us=left_us), call.receive)
             found = await page(call, log, offset, count)
     return found
 
@@ -199,9 +251,13 @@ async def patient_page(call: Call, log: Handle) -> tuple[list[Run], int, int]:
 async def read(call: Call) -> Any:
     if ARROW in call.accept:
         return await _read_arrow(call)
-    runs, following, missed = await patient_page(call, await call.log())
-    rows = [row_of(one, call.packed) for one in messages_of(runs)]
-    return wire.PageReply(messages=rows, next=following, missed=missed)
+    found = await patient_page(call, await call.log())
+
+    def made() -> wire.PageReply:
+        rows = [row_of(one, call.packed) for one in messages_of(found.runs)]
+        return wire.PageReply(messages=rows, next=found.next, missed=found.missed)
+
+    return await call.built(found.octets, made)
 
 
 async def _read_arrow(call: Call) -> Plain:
@@ -209,9 +265,13 @@ async def _read_arrow(call: Call) -> Plain:
         raise Refusal(
             406, "not_acceptable", 'Arrow streams need pyarrow on the server: pip install "penstock[spark]"; or accept application/json'
         )  # fmt: skip
-    runs, following, missed = await patient_page(call, await call.log())
-    headers = (("penstock-next", str(following)), ("penstock-missed", str(missed)))
-    return Plain(arrow.stream_of(runs), wire.ARROW, headers=headers)
+    found = await patient_page(call, await call.log())
+    headers = (("penstock-next", str(found.next)), ("penstock-missed", str(found.missed)))
+    if found.octets < THREAD_BYTES:
+        body = arrow.stream_of(found.runs)
+    else:
+        body = await asyncio.to_thread(arrow.stream_of, found.runs)
+    return Plain(body, wire.ARROW, headers=headers)
 
 
 async def watch(call: Call) -> wire.Was:
@@ -228,16 +288,16 @@ async def _latest(call: Call, log: Handle) -> int:
     return await call.port.locate(log, "latest").get()
 
 
-async def peek(call: Call) -> wire.Messages:
+async def peek(call: Call) -> Any:
     found = await call.port.peek(await call.log(), calls.count(call.query["count"])).get()
-    most, size = call.front.bounds.answer_bytes_max, 0
-    rows: list[wire.MessageRow] = []
-    for one in found:
-        size += len(one.payload)
-        if rows and size > most:
-            break
-        rows.append(row_of(one, call.packed))
-    return wire.Messages(messages=rows)
+    octets = list(accumulate(ROW_BYTES + HEADER_BYTES * len(one.headers) + _size_of(one) for one in found))
+    fitting = max(1, bisect_right(octets, call.front.bounds.answer_bytes_max))
+    del found[fitting:]
+
+    def made() -> wire.Messages:
+        return wire.Messages(messages=[row_of(one, call.packed) for one in found])
+
+    return await call.built(octets[len(found) - 1] if found else 0, made)
 
 
 async def trace(call: Call) -> wire.Timeline:

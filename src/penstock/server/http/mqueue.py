@@ -29,7 +29,7 @@ from penstock.message import Message
 from penstock.names import check_name
 from penstock.server.http.groups import leased, receipt_of
 from penstock.server.http.logs import require_room_for_queues
-from penstock.server.http.messages import id_of, size_of, within_quota
+from penstock.server.http.messages import id_of, octets_of, size_of, within_quota
 from penstock.server.http.problem import Refusal
 from penstock.server.http.route import WAIT, Call, Plain, Query, Route
 
@@ -154,7 +154,7 @@ def _message_of(item: EnqueueItem) -> bytes | Message:
 # --- dequeue ---
 
 
-async def dequeue(call: Call) -> list[DequeuedItem]:
+async def dequeue(call: Call) -> Any:
     namespace, topic = call.query["namespace"], call.query["topic"]
     call.caller.require(namespace, "consume")
     call.namespace = check_name(namespace, kind="namespace")
@@ -174,7 +174,7 @@ async def dequeue(call: Call) -> list[DequeuedItem]:
         offsets = list(granted.offsets)
         kept = Receipts(granted.group, offsets, [granted.number] * len(offsets))
         await call.port.extend(log, kept, lease_us).get()
-    return _items(log, granted)
+    return await call.built(octets_of(granted.runs), lambda: _items(log, granted))
 
 
 async def _made(call: Call, topic: str) -> Handle:

@@ -7,9 +7,9 @@ everybody may do everything, nothing is counted, nobody looks on.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any, Final, Literal, Protocol
+from typing import Any, Protocol
 
-Permission = Literal["publish", "consume", "admin"]
+from penstock.server.accounts import ANYBODY, Permission
 
 
 class Caller(Protocol):
@@ -20,6 +20,12 @@ class Caller(Protocol):
 
     @property
     def is_admin_of_all(self) -> bool: ...
+
+    @property
+    def party(self) -> str: ...
+
+    @property
+    def until_us(self) -> int | None: ...
 
     def may(self, namespace: str, permission: Permission) -> bool: ...
 
@@ -58,26 +64,6 @@ class Observer(Protocol):
     def request(self, route: str, method: str, status: int, seconds: float) -> None: ...
 
     def render(self, namespaces: Collection[str] | None) -> bytes: ...
-
-
-class Anybody:
-    """A caller who may do everything."""
-
-    subject = "anybody"
-    is_admin_of_all = True
-
-    def may(self, namespace: str, permission: Permission) -> bool:
-        del namespace, permission
-        return True
-
-    def require(self, namespace: str, *any_of: Permission) -> None:
-        pass
-
-    def namespaces(self, known: Iterable[str]) -> list[str]:
-        return list(known)
-
-
-ANYBODY: Final = Anybody()
 
 
 class OpenAccounts:

@@ -6,10 +6,11 @@ everything else is the same for all rows, and is done once, in `endpoint`.
 
 from __future__ import annotations
 
+import asyncio
 import math
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from typing import Any, Final, Literal, NamedTuple
 from urllib.parse import parse_qsl
 
 import msgspec
@@ -18,17 +19,19 @@ from penstock import argument
 from penstock.broker.port import Handle, HostedPort
 from penstock.clock import SECOND_US, duration_us
 from penstock.errors import InvalidArgument
+from penstock.server.accounts import Permission
+from penstock.server.http.bodies import encode_json, encode_msgpack
 from penstock.server.http.front import Front, Receive
-from penstock.server.http.parties import Caller, Permission
-
-if TYPE_CHECKING:
-    from penstock.broker.ticket import Ticket
+from penstock.server.http.parties import Caller
 
 Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
 
 #: Everything under `/v1` belongs to a namespace, and nearly all of it to a log of that.
 NAMESPACE: Final = "/v1/namespaces/{namespace}"
 LOG: Final = NAMESPACE + "/logs/{name}"
+
+#: From here on making an answer takes milliseconds, of which others would have to wait for each. Below, a thread would cost more than it saves.
+THREAD_BYTES: Final = 256 << 10
 
 _WHOLE: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _TRUTH: Final = {"true": True, "1": True, "false": False, "0": False}
@@ -65,10 +68,17 @@ class Events(NamedTuple):
 
 
 class Stream(NamedTuple):
-    """An answer that comes in parts, as they are made."""
+    """An answer that comes in parts, as they are made. When it ends, or is not even begun, something is given back."""
 
     parts: AsyncGenerator[bytes, None]
     content_type: str
+    close: Callable[[], None]
+
+
+class Encoded(NamedTuple):
+    """A struct as it is sent."""
+
+    body: bytes
 
 
 class Call:
@@ -84,7 +94,7 @@ class Call:
     caller: Caller
     namespace: str
     path: dict[str, Any]
-    query: dict[str, Any]
+    query: Mapping[str, Any]
     headers: list[tuple[bytes, bytes]]  # of the request
     body: Any
     packed: bool  # whether the answer goes as msgpack
@@ -103,21 +113,21 @@ class Call:
         wait_us = duration_us(given, "wait")
         return 0 if self.front.stopping else min(wait_us, round(self.front.bounds.wait_s_max * SECOND_US))
 
-    async def patiently(
-        self,
-        ticket: Ticket[Any],
-        wait_us: int,
-        take_back: Callable[[Any], Awaitable[None]] | None = None,
-    ) -> Any:
-        """What a ticket gives, which may be long in coming."""
-        if not wait_us:
-            return await ticket.get()
-        return await self.front.outcome(ticket, self.receive, take_back)
+    def require_caller(self) -> None:
+        """Raise `Unauthorized` if the caller is nobody any more: the token has expired, or the key that it was signed with was replaced. For answers that go on."""
+        self.front.accounts.caller(self.header(b"authorization"))
+
+    async def built(self, octets: int, make: Callable[[], Any]) -> Any:
+        """An answer of about so many bytes. What is large is made, and encoded, in a thread: others are not to wait for it."""
+        if octets < THREAD_BYTES:
+            return make()
+        encode = encode_msgpack if self.packed else encode_json
+        return Encoded(await asyncio.to_thread(lambda: encode(make())))
 
     def wait_name(self) -> tuple[str, str] | None:
         """What the client calls this request, to be able to end its wait."""
         found = self.header(b"penstock-wait")
-        return None if found is None else (self.caller.subject, found[:64])
+        return None if found is None else (self.caller.party, found[:64])
 
     def header(self, name: bytes) -> str | None:
         """A header of the request."""

@@ -6,16 +6,18 @@ Planning, reading and staging block and compute, so they run in threads of their
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterator
+from collections import Counter
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock import wire
 from penstock.broker import calls
-from penstock.errors import BatchTooLarge, InvalidArgument
+from penstock.errors import BatchTooLarge, InvalidArgument, QuotaExceeded
 from penstock.journal.spool import Manifest
-from penstock.server.http.front import ClientGone, Front, until_gone
+from penstock.limits import QUOTA_ROOM_RETRY_S
+from penstock.server.http.front import ClientGone, Front, Presence
 from penstock.server.http.logs import require_room_for_queues
 from penstock.server.http.messages import within_quota
 from penstock.server.http.problem import Refusal
@@ -46,6 +48,7 @@ class Tables:
         self._workers = ThreadPoolExecutor(WORKERS, "penstock-tables")
         self._waiters = ThreadPoolExecutor(COMMITS_MAX, "penstock-batches")
         self._transfers = 0
+        self._coming: Counter[str] = Counter()  # bytes that are on their way, by namespace
 
     async def work(self, what: Callable[..., _Found], *arguments: Any, waiting: bool = False) -> _Found:
         """What a function gives that blocks."""
@@ -80,6 +83,25 @@ class Tables:
 
     def leave(self) -> None:
         self._transfers -= 1
+
+    @asynccontextmanager
+    async def room(self, desk: Desk, namespace: str, octets: int) -> AsyncIterator[None]:
+        """Have room for rows beside what a namespace has staged, or refuse them. Those that come at the same time count, though they may fail yet."""
+        most = self._front.bounds.staged_bytes_max
+        self._coming[namespace] += octets
+        try:
+            there = await self.work(desk.staged_bytes, namespace)
+            if there + self._coming[namespace] > most:
+                raise QuotaExceeded(
+                    f"the namespace {namespace!r} has {there} bytes of rows staged that are not published, and no more than {most} "
+                    "may be: publish or abort them first; what is given up is removed after a day",
+                    retry_after_s=QUOTA_ROOM_RETRY_S,
+                )
+            yield
+        finally:
+            self._coming[namespace] -= octets
+            if not self._coming[namespace]:
+                del self._coming[namespace]
 
 
 def tables_of(call: Call) -> Tables:
@@ -122,20 +144,16 @@ async def read(call: Call) -> Stream:
     except BaseException:
         tables.leave()
         raise
-    return Stream(_parts(tables, call, parts), wire.ARROW)
+    return Stream(_parts(tables, call, parts), wire.ARROW, tables.leave)
 
 
 async def _parts(tables: Tables, call: Call, parts: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-    gone = asyncio.ensure_future(until_gone(call.receive))
-    try:
+    async with Presence(call.receive) as client:
         while (part := await tables.work(next, parts, None)) is not None:
-            if gone.done():
-                raise ClientGone
+            await client.require()
+            call.require_caller()
             if part:
                 yield part
-    finally:
-        tables.leave()
-        gone.cancel()
 
 
 async def progress(call: Call) -> wire.Checked:
@@ -163,20 +181,35 @@ async def stage(call: Call) -> wire.Staged:
     desk = await tables.desk()
     tables.enter()
     try:
-        body, query = await _body(call), call.query
-        return await tables.work(
-            desk.stage, call.namespace, call.path["name"], query["topic"], query["where"], query["row"], body
-        )
+        async with tables.room(desk, call.namespace, _claimed(call)):
+            body, query = await _body(call), call.query
+            return await tables.work(
+                desk.stage,
+                call.namespace,
+                call.path["name"],
+                query["topic"],
+                query["where"],
+                query["row"],
+                body,
+            )
     finally:
         tables.leave()
 
 
-async def _body(call: Call) -> bytes:
-    """What was sent. It is no struct, and is counted as those are: what its length claims is believed only if it is too much."""
+def _claimed(call: Call) -> int:
+    """How many bytes will come, at the most. What their length claims is refused if it is too much."""
     most = call.front.bounds.body_bytes_max
     length = call.header(b"content-length") or ""
-    if length.isdigit() and int(length[:20]) > most:
+    if not length.isdigit():
+        return most
+    if int(length[:20]) > most:
         raise _too_large(most)
+    return int(length)
+
+
+async def _body(call: Call) -> bytes:
+    """What was sent. It is no struct, and is counted as those are."""
+    most = call.front.bounds.body_bytes_max
     parts: list[bytes] = []
     size, more = 0, True
     while more:

@@ -1,21 +1,23 @@
 """Streams: messages and statistics as server-sent events.
 
 An event of a message has its offset as its id. Whoever comes back says the last one he has seen (`Last-Event-ID`, as browsers do by themselves) and gets what follows it. While there is nothing to say, a comment says that
-the stream lives. When the server stops, streams end.
+the stream lives. When the server stops, streams end; and so they do when their client has gone, and when its token is not valid any more.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from typing import Any, Final
 
 from penstock import wire
 from penstock.broker.contents import messages_of
 from penstock.broker.port import BrokerStats, Handle, QueueStats
+from penstock.broker.shelf import Run
 from penstock.clock import SECOND_US
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.server.http.bodies import encode_json
+from penstock.server.http.front import Presence
 from penstock.server.http.logs import what_may_be_seen
 from penstock.server.http.messages import offset_of, page, row_of
 from penstock.server.http.route import LOG, NAMESPACE, Call, Events, Query, Route
@@ -26,6 +28,12 @@ INTERVAL_S_MAX: Final = 3600.0
 
 #: Queues and topics that are described at once, at the most: each is looked at under the broker's lock.
 LOGS_MAX: Final = 1000
+
+#: So much of a tail is sent together: a message by itself is often small.
+TOGETHER_BYTES: Final = 64 << 10
+
+#: Clocks differ a little: whoever waits for a moment of one by another does not look without end.
+PAUSE_US_MIN: Final = 1000
 
 ALIVE: Final = b": alive\n\n"
 #: So long a browser waits before it comes back.
@@ -69,19 +77,45 @@ async def _messages(call: Call, log: Handle, offset: int) -> AsyncGenerator[byte
     bounds = call.front.bounds
     yield RETRY
     waited = False
-    while not call.front.stopping:
-        runs, offset, missed = await page(call, log, offset, bounds.page_messages)
-        if missed:
-            yield b'event: missed\ndata: {"missed":%d}\n\n' % missed
-        for message in messages_of(runs):
+    async with Presence(call.receive) as client:
+        while not call.front.stopping:
+            call.require_caller()
+            runs, offset, missed, _ = await page(call, log, offset, bounds.page_messages)
+            if missed:
+                yield b'event: missed\ndata: {"missed":%d}\n\n' % missed
+            for events in _events(runs):
+                yield events
+                await client.require()
+            if waited and not runs:
+                yield ALIVE
+            waited = not runs
+            if waited:
+                ticket = call.port.watch(log, offset, wait_us=_pause_us(call, bounds.heartbeat_s))
+                await call.front.outcome(ticket, client.receive)
+
+
+def _events(runs: list[Run]) -> Iterator[bytes]:
+    """An event for each message, some together."""
+    parts: list[bytes] = []
+    size = 0
+    for run in runs:
+        for message in messages_of([run]):
             data = encode_json(row_of(message, packed=False))
-            yield b"id: %d\ndata: %s\n\n" % (message.offset or 0, data)
-        if waited and not runs:
-            yield ALIVE
-        waited = not runs
-        if waited:
-            ticket = call.port.watch(log, offset, wait_us=round(bounds.heartbeat_s * SECOND_US))
-            await call.front.outcome(ticket, call.receive)
+            parts.append(b"id: %d\ndata: %s\n\n" % (message.offset or 0, data))
+            size += len(data)
+            if size >= TOGETHER_BYTES:
+                yield b"".join(parts)
+                parts, size = [], 0
+    if parts:
+        yield b"".join(parts)
+
+
+def _pause_us(call: Call, seconds: float) -> int:
+    """How long a stream may be silent: not beyond the end of its caller's token."""
+    pause_us = round(seconds * SECOND_US)
+    if call.caller.until_us is not None:
+        pause_us = min(pause_us, call.caller.until_us - call.port.clock.now_us())
+    return max(pause_us, PAUSE_US_MIN)
 
 
 # --- statistics ---
@@ -99,14 +133,21 @@ async def stats(call: Call) -> Events:
 
 async def _statistics(call: Call, interval_s: float) -> AsyncGenerator[bytes, None]:
     yield RETRY
-    while not call.front.stopping:
-        yield b"event: stats\ndata: %s\n\n" % encode_json(await _described(call))
-        for _ in range(int(interval_s // call.front.bounds.heartbeat_s)):
-            await call.front.outcome(_Pause(call.front.bounds.heartbeat_s), call.receive)
-            if call.front.stopping:
-                return
-            yield ALIVE
-        await call.front.outcome(_Pause(interval_s % call.front.bounds.heartbeat_s), call.receive)
+    loop = asyncio.get_running_loop()
+    async with Presence(call.receive) as client:
+        while not call.front.stopping:
+            call.require_caller()
+            yield b"event: stats\ndata: %s\n\n" % encode_json(await _described(call))
+            await client.require()
+            end = loop.time() + interval_s
+            while (left_s := end - loop.time()) > 0:
+                pause_us = _pause_us(call, min(left_s, call.front.bounds.heartbeat_s))
+                await call.front.outcome(_Pause(pause_us / SECOND_US), client.receive)
+                if call.front.stopping:
+                    return
+                call.require_caller()
+                if loop.time() < end:
+                    yield ALIVE
 
 
 async def _described(call: Call) -> StatsEvent:
