@@ -33,6 +33,9 @@ ARROW = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
 EVENTS = "text/event-stream"
 
+#: After so many seconds without a word a consumer is thought dead, if it named no other silence: a server outlives its clients, and what they had must not be theirs for ever.
+SILENCE_S = 60.0
+
 
 class Body(msgspec.Struct, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """A request."""
@@ -230,7 +233,7 @@ class OpenGroup(Body):
     start: Place | None = None  # what is published from now on
     durable: bool = True
     consumer: str | None = None
-    silence: float | None = None  # seconds after which a consumer that is not heard of is thought dead
+    silence: float | None = None  # seconds after which a consumer that is not heard of is thought dead: 60
 
 
 class Attach(Body):

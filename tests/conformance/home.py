@@ -72,6 +72,9 @@ class AsyncioShell:
 class _Served(RemotePort):
     """A client's port that takes its server with it when it is closed, as an embedded broker takes its directory."""
 
+    # A client says in real time that its consumers live, and the silence is by the clock that a test moves, by years if it likes: none may be thought dead between two beats. (What becomes of them is in tests/unit/client/test_beating.py.)
+    silence_s = limits.DURATION_S_MAX
+
     def __init__(self, server: Running, inside: Embedded, runner: Runner) -> None:
         super().__init__(Asking(Exchange(server.url, None, None), 30), runner, inside.clock)
         self.server: Running | None = server

@@ -13,6 +13,7 @@ import pytest
 
 import penstock as library
 from penstock import LeaseLost, Message, ServerUnavailable
+from penstock.client import port as client_port
 from tests.conformance.background import PATIENCE_S, start
 from tests.server.process import Running, penstock
 
@@ -61,7 +62,7 @@ def test_a_killed_server_ends_a_subscription_or_loses_a_message(place: Place, pr
     with library.connect(place.url) as broker:
         queue = broker.queue("orders", max_attempts=None)
         came: set[bytes] = set()
-        half, whole = threading.Event(), threading.Event()
+        half = threading.Event()
 
         def consume() -> str:
             with queue.subscribe("worker", prefetch=prefetch) as consumer:
@@ -71,7 +72,7 @@ def test_a_killed_server_ends_a_subscription_or_loses_a_message(place: Place, pr
                         delivery.ack()
                     except LeaseLost:
                         continue  # it was in hand when the server was killed: it comes again
-                    (whole if len(came) == 100 else half).set()
+                    half.set()
                     if len(came) == 100:
                         return consumer.name
             return ""
@@ -173,23 +174,94 @@ async def _connected(url: str) -> None:
 
 
 def test_a_worker_ends_with_its_server(place: Place) -> None:
+    """Or does not notice that it lost what it had in hand."""
     with library.connect(place.url) as broker:
         queue = broker.queue("orders")
-        handled: list[bytes] = []
-        first = threading.Event()
+        handled: set[tuple[bytes, int]] = set()
+        held, restarted = threading.Event(), threading.Event()
 
         def handle(delivery: library.Delivery) -> None:
-            handled.append(delivery.payload)
-            first.set()
-            if delivery.payload == b"last":
+            handled.add((delivery.payload, delivery.attempt))
+            if delivery.attempt == 1 and delivery.payload == b"first":
+                held.set()
+                restarted.wait(PATIENCE_S)
+            if len(handled) == 3:
                 worker.stop()
 
         worker = library.Worker(queue, handle, concurrency=4)
         queue.publish(b"first")
         working = start(worker.run)
-        assert first.wait(PATIENCE_S)
+        assert held.wait(PATIENCE_S)
         place.restart()
+        restarted.set()
         queue.publish(b"last")
         assert working.result(PATIENCE_S)
-        assert handled[-1] == b"last"
-        assert worker.lost == 0 or b"first" in handled
+        assert handled == {(b"first", 1), (b"first", 2), (b"last", 1)}
+        assert worker.lost == 1
+
+
+def test_what_was_fetched_from_a_server_that_is_no_more_is_handed_out(place: Place) -> None:
+    """It would be handled here, refused, and handled again."""
+    with library.connect(place.url) as broker:
+        queue = broker.queue("orders")
+        queue.publish_many([b"%d" % n for n in range(10)])
+        with queue.subscribe("worker", prefetch=10) as consumer:
+            held = consumer.receive()
+            assert held is not None
+            place.restart()
+            assert queue.depth() == 10  # this answer says that the server is another one
+            found = [consumer.receive(timeout=PATIENCE_S) for _ in range(10)]
+            assert [one and (one.payload, one.attempt) for one in found] == [
+                (b"%d" % n, 2) for n in range(10)
+            ]
+            for one in found:
+                assert one is not None
+                one.ack()
+            with pytest.raises(LeaseLost):
+                held.ack()
+        assert queue.depth() == 0
+
+
+def test_closing_waits_for_a_server_that_is_away(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For more than the time that is meant for it, whatever was fetched, however many consumers there are."""
+    monkeypatch.setattr(client_port, "PARTING_S", 0.5)
+    broker = library.connect(place.url, timeout=3600)
+    queue = broker.queue("orders")
+    queue.publish_many([b"%d" % n for n in range(20)])
+    for name in ("one", "two"):
+        assert queue.subscribe(name, prefetch=5).receive() is not None
+    place.kill()
+    publishing = start(queue.publish, b"never")
+    start(broker.close).result(PATIENCE_S)
+    with pytest.raises(library.BrokerClosed):
+        publishing.result(PATIENCE_S)
+
+
+#: A client that holds a message of a queue, and says so.
+HOLDING = """
+import sys
+import penstock
+from penstock.client.port import RemotePort
+
+RemotePort.silence_s = 1.0
+queue = penstock.connect(sys.argv[1]).queue("orders")
+found = queue.subscribe("first").receive(timeout=60)
+print("holding", found.payload, flush=True)
+while True:
+    queue.subscribe("idle").receive(timeout=None)
+"""
+
+
+def test_a_killed_client_is_active_for_ever(place: Place) -> None:
+    with library.connect(place.url) as broker:
+        queue = broker.queue("orders", single_active=True, visibility_timeout=None)
+        queue.publish(b"a")
+        with Running("-c", HOLDING, place.url) as client:
+            client.wait_for("holding b'a'")
+            second = queue.subscribe("second")
+            client.send(signal.SIGKILL)
+            client.end()
+            found = second.receive(timeout=PATIENCE_S)
+            assert found is not None
+            assert (found.payload, found.attempt) == (b"a", 2)
+            found.ack()

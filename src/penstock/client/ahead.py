@@ -5,7 +5,12 @@ Theory of operation
 A consumer with `prefetch=n` leases up to n messages at a time and hands them out one by one, so that it asks the server once for n of them. The buffer is filled again in the background when half of it is gone, if the last time there was as much as was asked for; who finds it
 empty asks, and waits, himself.
 
+At any time one request fetches ahead, and asks for what is missing: there are never more than n in the buffer, however many threads take from it. Another one who finds it empty meanwhile asks for his own only, which he is given at once; when the buffer is filled before he has
+something, he waits no longer, and takes from there.
+
 What waits here is leased: it is renewed as long as it does, and goes back unseen (no attempt is counted) when the consumer goes. A crash of this process leaves what any consumer's crash leaves: leases, which end by themselves, with the attempt counted.
+
+A server that was started again knows none of these leases: what it has would be handled here, refused, and handled again elsewhere. Each answer of a server says which of its lives it is in, and what was fetched in another one than the newest answer came from is dropped.
 
 What is settled when it is handed out (`auto_ack`, at most once) is never fetched ahead: it would be gone with the buffer.
 """
@@ -36,18 +41,23 @@ class Settling(Protocol):
 
     clock: Clock
 
+    @property
+    def life(self) -> bytes | None:
+        """Which of its lives the server is in, by its newest answer."""
+
     async def renew(self, log: RemoteHandle, receipts: Receipts, seconds: float) -> None: ...
 
     async def unseen(self, log: RemoteHandle, receipts: Receipts) -> None: ...
 
 
 class _Held:
-    __slots__ = ("number", "row", "since_us")
+    __slots__ = ("life", "number", "row", "since_us")
 
-    def __init__(self, row: DeliveryRow, number: int, since_us: int) -> None:
+    def __init__(self, row: DeliveryRow, number: int, since_us: int, life: bytes | None) -> None:
         self.row = row
         self.number = number
         self.since_us = since_us
+        self.life = life
 
 
 class Ahead:
@@ -61,21 +71,56 @@ class Ahead:
         self._fetch = fetch
         self._held: deque[_Held] = deque()
         self._more = False  # the last time, there was as much as was asked for
+        self._fetching = False  # one at a time
         self._filling: asyncio.Task[None] | None = None
         self._renewing: asyncio.Task[None] | None = None
+        self._beside: set[Halt] = set()  # of those who ask for their own while somebody fetches ahead
 
     async def take(self, count: int, wait_us: int | None, halt: Halt) -> Granted | None:
         """The next messages, from the buffer if there are some."""
+        end_us = None if wait_us is None else self._port.clock.monotonic_us() + wait_us
         while True:
             self._drop_ended()
             if self._held:
                 return self._hand_out(count)
-            if self._filling is None:
-                break
-            await asyncio.wait((self._filling,))
-        found = await self._fetch(max(count, self._most), wait_us, halt)
-        self._put(found, max(count, self._most))
-        return self._hand_out(count) if self._held else None
+            if self._filling is not None:
+                await asyncio.wait((self._filling,))
+                continue
+            if not self._fetching:
+                await self._fetched(max(count, self._most), wait_us, halt)
+                return self._hand_out(count) if self._held else None
+            found = await self._alone(count, wait_us, halt)
+            if found is not None:
+                return found
+            if end_us is not None:
+                wait_us = max(0, end_us - self._port.clock.monotonic_us())
+            if not self._held and (halt.said or wait_us == 0):
+                return None
+
+    async def _fetched(self, wanted: int, wait_us: int | None, halt: Halt | None) -> None:
+        self._fetching = True
+        try:
+            self._put(await self._fetch(wanted, wait_us, halt), wanted)
+        finally:
+            self._fetching = False
+            # Each wakes up for something, but for one: he is the next who fetches.
+            for beside in list(self._beside)[: len(self._held) + 1]:
+                beside.say()
+
+    async def _alone(self, count: int, wait_us: int | None, halt: Halt) -> Granted | None:
+        """What somebody needs himself, until there is something in the buffer."""
+        beside = Halt()
+        end = beside.say
+        halt.heed(end)
+        self._beside.add(beside)
+        try:
+            found = await self._fetch(count, wait_us, beside)
+        finally:
+            self._beside.discard(beside)
+            halt.ignore(end)
+        if found is None or not found.deliveries:
+            return None
+        return granted(found.deliveries, self._group, found.number)
 
     def _hand_out(self, count: int) -> Granted | None:
         """Up to so many of the same lease."""
@@ -83,7 +128,7 @@ class Ahead:
         rows: list[DeliveryRow] = []
         while self._held and len(rows) < count and self._held[0].number == number:
             rows.append(self._held.popleft().row)
-        if self._more and self._filling is None and len(self._held) <= self._most // 2:
+        if self._more and not self._fetching and self._filling is None and len(self._held) <= self._most // 2:
             self._filling = asyncio.get_running_loop().create_task(self._fill())
         return granted(rows, self._group, number)
 
@@ -91,7 +136,7 @@ class Ahead:
         wanted = self._most - len(self._held)
         try:
             with suppress(PenstockError):  # whoever finds the buffer empty asks himself, and hears of it
-                self._put(await self._fetch(wanted, 0, None), wanted)
+                await self._fetched(wanted, 0, None)
         finally:
             self._filling = None
 
@@ -101,17 +146,17 @@ class Ahead:
         if found is None or not rows:
             return
         now_us = self._port.clock.monotonic_us()
-        self._held.extend(_Held(row, found.number, now_us) for row in rows)
+        self._held.extend(_Held(row, found.number, now_us, self._port.life) for row in rows)
         if self._renewing is None and self._log.policy.visibility_timeout is not None:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
 
     def _drop_ended(self) -> None:
-        """What nobody renewed in time (the process stood still) is somebody else's by now."""
-        timeout = self._log.policy.visibility_timeout
-        if timeout is None:
-            return
-        begun_us = self._port.clock.monotonic_us() - round(timeout * SECOND_US)
-        self._held = deque(one for one in self._held if one.since_us > begun_us)
+        """What nobody renewed in time (the process stood still) is somebody else's by now, and so is what was fetched in another life of the server."""
+        life, timeout = self._port.life, self._log.policy.visibility_timeout
+        begun_us = None if timeout is None else self._port.clock.monotonic_us() - round(timeout * SECOND_US)
+        self._held = deque(
+            one for one in self._held if one.life == life and (begun_us is None or one.since_us > begun_us)
+        )
 
     async def _renew(self) -> None:
         try:
@@ -159,8 +204,13 @@ class Ahead:
         tasks: list[asyncio.Task[Any]] = [one for one in (self._renewing,) if one is not None]
         for task in tasks:
             task.cancel()
-        if self._filling is not None:
-            await asyncio.wait((self._filling,))
+        filling = self._filling
+        if filling is not None:
+            try:
+                await asyncio.wait((filling,))
+            except asyncio.CancelledError:  # the time to give something back is over
+                filling.cancel()
+                raise
         self._drop_ended()
         back, self._held = list(self._held), deque()
         if not back:

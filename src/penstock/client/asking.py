@@ -74,10 +74,10 @@ class Server:
         )
 
     async def ask(
-        self, ask: Ask, kind: type[T], halt: Halt | None = None, patience_s: float | None = None
-    ) -> T | None:
+        self, ask: Ask, kind: type[T], halt: Halt | None = None, *, timeout_s: float | None = None, patience_s: float | None = None
+    ) -> T | None:  # fmt: skip
         """What the server answers; None if it says nothing, or if nobody wants to wait any longer."""
-        reply = await self.reply(ask, halt, patience_s=patience_s)
+        reply = await self.reply(ask, halt, timeout_s=timeout_s, patience_s=patience_s)
         return None if reply is None or not reply.body else decoded(reply, kind, self.url)
 
     async def reply(
@@ -150,7 +150,7 @@ class Server:
         if unanswered:
             return ServerUnavailable(
                 f"no answer from {self.url} ({why}; tried {often}): what became of the request is not known. "
-                "Look whether the server runs (`penstock serve`), and publish again with the same dedup_id",
+                "Look whether the server runs (`penstock serve`); a publish with a dedup_id can be done again",
                 indeterminate=True,
             )
         return ServerUnavailable(
@@ -162,8 +162,8 @@ class Server:
         """How long after its first try a request may come there for the last time."""
         return 2 * self._timeout_s
 
-    async def close(self) -> None:
-        await self._exchange.close()
+    async def close(self, timeout_s: float | None = None) -> None:
+        await self._exchange.close(timeout_s)
 
 
 def closed() -> BrokerClosed:

@@ -5,7 +5,10 @@ Theory of operation
 A receive that waits is a series of polls, each of a bounded length, until something comes or its time, by the port's clock, is over.
 
 A server that was started again knows no consumers. Each says in its answers which of its lives it is in; when a consumer is unknown and the life is another one than that in which it came, it comes again, with its terms, under the name that it is given now, and goes on. In the same life it is
-unknown because it was taken out or thought dead, and whoever uses it is told so. (What it had in hand when the server ended is somebody's again: its receipts are refused with `LeaseLost`.)
+unknown because it was taken out or thought dead, and whoever uses it is told so; unless it was we who could not say in time that it lives (the network was cut, the process stood still): then it comes again, too. (What it had in hand when the server ended is somebody's again: its receipts are refused with `LeaseLost`.)
+
+Unlike an embedded broker, a server outlives a consumer whose process is killed. So each comes with a silence after which it is thought dead, and this says for all of them that they live, from the loop, whatever their handlers do. The time between two beats is real time (a clock that a test moves by
+hand does not make a loop go faster), the silence is by the server's clock. For a consumer whose program has named a silence itself (`heartbeat=`) nobody beats: there it is the program that says whether it lives, as in an embedded broker, or it would not be noticed when it hangs.
 
 When the connection is closed, consumers go, and give back what they have. What was received without a consumer stays leased until its time is over, and somebody else may still settle it by its receipt. So that `close(timeout)` can wait for it, what is in hand is
 remembered until it is settled.
@@ -25,7 +28,14 @@ from penstock.client.asking import Ask, Server, closed
 from penstock.client.rows import RemoteHandle, columns, granted
 from penstock.client.running import Halt
 from penstock.clock import SECOND_US, Clock
-from penstock.errors import BrokerClosed, LeaseLost, PenstockError, QueueNotFound, TopicNotFound
+from penstock.errors import (
+    BrokerClosed,
+    LeaseLost,
+    PenstockError,
+    QueueNotFound,
+    ServerUnavailable,
+    TopicNotFound,
+)
 
 #: The longest that one poll waits: whatever stands between must not take it for dead. A server may answer sooner.
 POLL_S: Final = 20.0
@@ -36,16 +46,21 @@ EARLY_S: Final = 0.05
 #: Leases that are remembered. Who never settles must not fill the memory.
 HAND_MAX: Final = 100_000
 
-#: How long the end of a connection may take, for each thing that is to be given back.
+#: How long the end of a connection may take, all in all: what is not given back by then comes back when its lease ends, or its consumer was silent for too long.
 PARTING_S: Final = 5.0
+
+#: How many consumers say at once that they are alive: acks must not stand in line behind a thousand of them.
+BEATING_MAX: Final = 8
 
 
 class Attached:
     """A consumer that came, and how it came."""
 
-    def __init__(self, name: str, silence: float | None, terms: wire.OpenGroup | None) -> None:
+    def __init__(self, name: str, silence: float | None, ours_s: float, terms: wire.OpenGroup | None) -> None:
         self.name = name  # on the server
-        self.silence = silence
+        self.silence = ours_s if silence is None else silence
+        self.is_beaten = silence is None  # nobody but us says that it lives
+        self.heard_s = 0.0  # when the server last said that it does, by the loop's time
         self.terms = terms  # of the subscription that came with it
         self.ahead: Ahead | None = None
         self.gone = False
@@ -60,8 +75,13 @@ class Attached:
             return self.failures == server.failures
         return self.life == server.life
 
+    def was_unheard(self) -> bool:
+        """Whether it may have been thought dead because we could not say that it lives."""
+        return self.is_beaten and asyncio.get_running_loop().time() - self.heard_s > self.silence
+
     def came(self, server: Server, name: str) -> None:
         self.name, self.life, self.failures = name, server.life, server.failures
+        self.heard_s = asyncio.get_running_loop().time()
         if self.ahead is not None:
             self.ahead.forget()
 
@@ -69,9 +89,11 @@ class Attached:
 class Consuming:
     """What is received and settled over one connection."""
 
-    def __init__(self, server: Server, clock: Clock) -> None:
+    def __init__(self, server: Server, clock: Clock, silence_s: float = wire.SILENCE_S) -> None:
         self._server = server
         self.clock = clock
+        self.silence_s = silence_s
+        self._beating: asyncio.Task[None] | None = None
         self.attached: dict[tuple[int, str, str], tuple[RemoteHandle, Attached]] = {}
         self.halts: set[Halt] = set()
         self.closing = False  # what is in hand may still be settled
@@ -80,6 +102,10 @@ class Consuming:
         self._hand: dict[tuple[int, str, int], tuple[str | None, set[int]]] = {}
         self.empty_handed = asyncio.Event()
         self.empty_handed.set()
+
+    @property
+    def life(self) -> bytes | None:
+        return self._server.life
 
     # --- receiving ---
 
@@ -148,7 +174,7 @@ class Consuming:
     ) -> bool:
         """Have a consumer that the server does not know come again, if that is because the server is another one now."""
         async with attached.coming:
-            if attached.is_of(self._server):
+            if attached.is_of(self._server) and not attached.was_unheard():
                 if not isinstance(error, BrokerClosed):
                     return False
                 # Is it the consumer that is gone, or the server that goes? This waits for the next one, if there is one soon.
@@ -156,14 +182,29 @@ class Consuming:
                     return True
                 if attached.is_of(self._server):
                     return False
-            if attached.terms is None:
-                body: Any = wire.Attach(consumer=attached.name, silence=attached.silence)
-                ask = Ask("POST", log.address(f"/groups/{group}/consumers"), body)
-            else:
-                ask = Ask("PUT", log.address(f"/groups/{group}"), attached.terms)
-            found = await self._server.ask(ask, wire.Consumer)
-            attached.came(self._server, (found and found.consumer) or attached.name)
+            name = await self._come(log, group, attached)
+            attached.came(self._server, name)
             return True
+
+    async def _come(self, log: RemoteHandle, group: str, attached: Attached) -> str:
+        """Once: if no answer comes, it may have come, and another one would be beside it, under another name."""
+        if attached.terms is None:
+            body: Any = wire.Attach(consumer=attached.name, silence=attached.silence)
+            ask = Ask("POST", log.address(f"/groups/{group}/consumers"), body, safe=False)
+        else:
+            ask = Ask("PUT", log.address(f"/groups/{group}"), attached.terms, safe=False)
+        while True:
+            life = self._server.life
+            try:
+                found = await self._server.ask(ask, wire.Consumer)
+            except ServerUnavailable as error:
+                if not error.indeterminate:
+                    raise
+                await self._beat(log, group, attached.name)  # whoever answers says in which life
+                if life is None or self._server.life == life:
+                    raise
+                continue  # it came to a server that is no more
+            return (found and found.consumer) or attached.name
 
     async def _beat(self, log: RemoteHandle, group: str, name: str) -> bool:
         found = await self._server.ask(
@@ -175,13 +216,39 @@ class Consuming:
         _, attached = self.attached.get((log.number, group, consumer), (log, None))
         return await self._beat(log, group, consumer if attached is None else attached.name)
 
+    async def _beat_for_all(self) -> None:
+        """As long as there are consumers who do not say themselves that they live. Two beats may be lost before one is thought dead."""
+        while not self.parting and any(one.is_beaten for _, one in self.attached.values()):
+            await asyncio.sleep(self.silence_s / 3)
+            # Of another life, it is unknown, or somebody else has its name.
+            living = [
+                (log, group, one)
+                for (_, group, _), (log, one) in self.attached.items()
+                if one.is_beaten and one.is_of(self._server)
+            ]
+            for n in range(0, len(living), BEATING_MAX):
+                beats = (self._beat_for(*one) for one in living[n : n + BEATING_MAX])
+                await asyncio.gather(*beats, return_exceptions=True)
+
+    async def _beat_for(self, log: RemoteHandle, group: str, attached: Attached) -> None:
+        asked_s = asyncio.get_running_loop().time()
+        target = log.address(f"/groups/{group}/consumers/{attached.name}/heartbeat")
+        with suppress(PenstockError):  # the next one may be heard
+            found = await self._server.ask(
+                Ask("POST", target), wire.Alive, patience_s=0, timeout_s=self.silence_s / 3
+            )
+            if found is not None and found.alive:
+                attached.heard_s = asked_s
+            elif attached.is_of(self._server) and not attached.was_unheard():
+                attached.is_beaten = False  # somebody took it out
+
     # --- coming and going ---
 
     def came(
         self, log: RemoteHandle, group: str, name: str, silence: float | None, prefetch: int, terms: wire.OpenGroup | None
     ) -> str:  # fmt: skip
         """A consumer has come."""
-        attached = Attached(name, silence, terms)
+        attached = Attached(name, silence, self.silence_s, terms)
         attached.came(self._server, name)
         if prefetch > 1:
 
@@ -190,6 +257,8 @@ class Consuming:
 
             attached.ahead = Ahead(self, log, group, prefetch, fetch)
         self.attached[log.number, group, name] = (log, attached)
+        if attached.is_beaten and (self._beating is None or self._beating.done()):
+            self._beating = asyncio.get_running_loop().create_task(self._beat_for_all())
         return name
 
     async def release(
@@ -274,14 +343,23 @@ class Consuming:
         if not self._hand:
             self.empty_handed.set()
 
-    async def part(self) -> None:
-        """Everybody goes: give back what is in hand."""
+    async def part(self, end_s: float) -> None:
+        """Everybody goes: give back what is in hand, until then by the loop's time."""
         self.parting = True
+        left_s = end_s - asyncio.get_running_loop().time()
         going = [
-            self.release(log, group, name, timeout_s=PARTING_S)
+            asyncio.ensure_future(self.release(log, group, name, timeout_s=left_s))
             for (_, group, name), (log, _) in list(self.attached.items())
         ]
-        # Whatever becomes of it: what cannot be given back now comes back when its lease ends.
+        if self._beating is not None:
+            self._beating.cancel()
+            going.append(self._beating)
+        if not going:
+            return
+        # Whatever becomes of it: what cannot be given back now comes back by itself.
+        _, late = await asyncio.wait(going, timeout=left_s)
+        for task in late:
+            task.cancel()
         await asyncio.gather(*going, return_exceptions=True)
 
 

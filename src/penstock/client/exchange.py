@@ -176,14 +176,23 @@ class Exchange:
             if _is_about_trust(error):
                 raise Untrusted(_said(error)) from error
             raise NotSent(_said(error)) from error
-        except (httpcore2.NetworkError, httpcore2.TimeoutException, httpcore2.ProtocolError) as error:
+        except (
+            httpcore2.NetworkError,
+            httpcore2.TimeoutException,
+            httpcore2.ProtocolError,
+            ssl.SSLError,
+        ) as error:
             raise NoAnswer(_said(error)) from error
         return _reply(response, body)
 
-    async def close(self) -> None:
-        """Let go of all connections. Nothing may be under way any more: what ends after this would leave its connection open."""
+    async def close(self, timeout_s: float | None = None) -> None:
+        """Let go of all connections. Nothing may be under way any more: what ends after this would leave its connection open. What ends a wait may take so long."""
         if self._ending:
-            await asyncio.wait(set(self._ending))
+            _, late = await asyncio.wait(set(self._ending), timeout=timeout_s)
+            for task in late:
+                task.cancel()
+            if late:
+                await asyncio.wait(late)
         for pool in (self._quick, self._waiting):
             with suppress(Exception):  # whatever a broken connection says to that
                 await pool.aclose()
@@ -214,8 +223,9 @@ def _reply(response: httpcore2.Response, body: bytes) -> Reply:
 
 
 def _is_about_trust(error: BaseException | None) -> bool:
+    """A handshake can fail for many reasons that pass, such as a balancer that is started again; that a certificate is not the right one does not."""
     while error is not None:
-        if isinstance(error, ssl.SSLError):
+        if isinstance(error, ssl.SSLCertVerificationError):
             return True
         error = error.__cause__ or error.__context__
     return False
@@ -227,6 +237,8 @@ def _said(error: BaseException) -> str:
     seen: BaseException | None = error
     while seen is not None and not isinstance(seen, PenstockError):
         if isinstance(seen, ssl.SSLError):  # which is an OSError, with numbers of its own
+            if seen.reason == "WRONG_VERSION_NUMBER":
+                return "what answers there does not speak TLS: is it http://?"
             return str(getattr(seen, "verify_message", "") or seen.reason or seen)
         if isinstance(seen, OSError) and seen.strerror:
             known = seen.errno is not None and seen.errno > 0  # asyncio puts words of its own there

@@ -76,11 +76,14 @@ GONE: Final = (QueueNotFound, TopicNotFound)
 class RemotePort:
     """A broker on a server."""
 
+    #: The silence after which a consumer is thought dead whose program names none. Tests have others.
+    silence_s: float = wire.SILENCE_S
+
     def __init__(self, server: Server, runner: Runner, clock: Clock) -> None:
         self.clock = clock
         self._server = server
         self._runner = runner
-        self._consuming = Consuming(server, clock)
+        self._consuming = Consuming(server, clock, self.silence_s)
         self._handles: WeakValueDictionary[tuple[str, int], RemoteHandle] = WeakValueDictionary()
         self._closed = False
         self._closing = threading.Lock()
@@ -92,7 +95,11 @@ class RemotePort:
         await self._server.ask(Ask("GET", "/v1/namespaces"), wire.Names, patience_s=GREETING_S)
 
     def _call(self, work: Coroutine[Any, Any, T], *, settling: bool = False) -> Ticket[T]:
-        self._runner.require_own_process()
+        try:
+            self._runner.require_own_process()
+        except BaseException:
+            work.close()
+            raise
         if self._consuming.parting or (self._consuming.closing and not settling):
             work.close()
             raise closed()
@@ -267,18 +274,22 @@ class RemotePort:
         _require_place(start, found)
         terms = wire.OpenGroup(
             filter=None if filter is None else str(compile_filter(filter)), strategy=strategy,
-            start=rows.place(start), durable=durable, consumer=consumer, silence=seconds(silence_us),
+            start=rows.place(start), durable=durable, consumer=consumer,
+            silence=None if consumer is None else self._silence(silence_us),
         )  # fmt: skip
-        return self._call(self._opened(found, group, terms, prefetch))
+        return self._call(self._opened(found, group, terms, seconds(silence_us), prefetch))
+
+    def _silence(self, given_us: int | None) -> float:
+        return self.silence_s if given_us is None else given_us / SECOND_US
 
     async def _opened(
-        self, log: RemoteHandle, group: str, terms: wire.OpenGroup, prefetch: int
+        self, log: RemoteHandle, group: str, terms: wire.OpenGroup, silence: float | None, prefetch: int
     ) -> str | None:
         ask = Ask("PUT", log.address(f"/groups/{group}"), terms, safe=terms.consumer is None)
         name = (await self._answer(ask, wire.Consumer)).consumer
         if name is None:
             return None
-        return self._consuming.came(log, group, name, terms.silence, prefetch, terms)
+        return self._consuming.came(log, group, name, silence, prefetch, terms)
 
     def close_group(self, log: Handle, group: str) -> Ticket[None]:
         target = _own(log).address(f"/groups/{group}")
@@ -301,16 +312,16 @@ class RemotePort:
     def attach(
         self, log: Handle, group: str, consumer: str, silence_us: int | None = None, prefetch: int = 1
     ) -> Ticket[str]:
-        return self._call(self._attached(_own(log), group, consumer, seconds(silence_us), prefetch))
+        body = wire.Attach(consumer=consumer, silence=self._silence(silence_us))
+        return self._call(self._attached(_own(log), group, body, seconds(silence_us), prefetch))
 
     async def _attached(
-        self, log: RemoteHandle, group: str, consumer: str, silence: float | None, prefetch: int
+        self, log: RemoteHandle, group: str, body: wire.Attach, silence: float | None, prefetch: int
     ) -> str:
-        body = wire.Attach(consumer=consumer, silence=silence)
         found = await self._answer(
             Ask("POST", log.address(f"/groups/{group}/consumers"), body, safe=False), wire.Consumer
         )
-        return self._consuming.came(log, group, found.consumer or consumer, silence, prefetch, None)
+        return self._consuming.came(log, group, found.consumer or body.consumer, silence, prefetch, None)
 
     def heartbeat(self, log: Handle, group: str, consumer: str) -> Ticket[bool]:
         return self._call(self._consuming.heartbeat(_own(log), group, consumer), settling=True)
@@ -467,20 +478,22 @@ class RemotePort:
             self._runner.stop()
 
     async def _part(self, timeout_s: float | None) -> None:
-        consuming = self._consuming
+        consuming, loop = self._consuming, asyncio.get_running_loop()
         consuming.closing = True
+        end_s = loop.time() + PARTING_S
         for halt in list(consuming.halts):
             halt.say()
         try:
             if timeout_s:
                 with suppress(TimeoutError):
                     await asyncio.wait_for(consuming.empty_handed.wait(), timeout_s)
-            await consuming.part()
-            await self._runner.settle(PARTING_S)
+            end_s = loop.time() + PARTING_S
+            await consuming.part(end_s)
+            await self._runner.settle(max(0, end_s - loop.time()))
         finally:
             self._closed = True
             self._server.closed.say()
-            await self._server.close()
+            await self._server.close(max(0, end_s - loop.time()))
 
 
 async def _at_once(value: T) -> T:

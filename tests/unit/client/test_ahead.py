@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -11,8 +13,15 @@ import penstock
 from penstock import LeaseLost
 from penstock.broker.embedded import Embedded
 from penstock.broker.opening import in_memory
-from penstock.clock import ManualClock
+from penstock.broker.port import Receipts
+from penstock.client.ahead import Ahead
+from penstock.client.rows import RemoteHandle
+from penstock.client.running import Halt
+from penstock.clock import Clock, ManualClock
 from penstock.errors import BrokerClosed
+from penstock.policy import Policy
+from penstock.wire import DeliveryRow, Leases
+from tests.conformance.background import all_of, start
 from tests.server.running import Running
 from tests.unit.broker.patience import until
 
@@ -104,3 +113,124 @@ def test_a_consumer_that_was_taken_out_hands_out_what_it_had(broker: penstock.Br
     with pytest.raises(BrokerClosed):
         consumer.receive()
     assert [one.payload for one in group.receive_many(5)] == [b"a", b"b", b"c"]
+
+
+def waiting(inside: Embedded) -> int:
+    log: Any = inside.find("default", "orders").wait()
+    return inside.describe(log).wait().waiting
+
+
+def test_each_thread_fetches_ahead(broker: penstock.Broker, inside: Embedded) -> None:
+    queue = broker.queue("orders")
+    consumer = queue.subscribe("w", prefetch=10)
+    receiving = [start(lambda: consumer.receive(timeout=None)) for _ in range(4)]
+    until(lambda: waiting(inside) == 4)
+    queue.publish_many([b"%d" % n for n in range(100)])
+    found = all_of(receiving)
+    assert len({one.payload for one in found if one is not None}) == 4
+    assert leased(queue) <= 4 + 10
+    consumer.close()
+
+
+class Source:
+    """What a buffer is over, and a server that answers when the test says so."""
+
+    def __init__(self) -> None:
+        self.clock: Clock = ManualClock()
+        self.life: bytes | None = b"one"
+        self.asked: list[int] = []
+        self.answers: list[asyncio.Future[Leases | None]] = []
+        self._next = 0
+
+    async def fetch(self, count: int, wait_us: int | None, halt: Halt | None) -> Leases | None:
+        answer: asyncio.Future[Leases | None] = asyncio.get_running_loop().create_future()
+        self.asked.append(count)
+        self.answers.append(answer)
+        if wait_us == 0:
+            return None
+
+        def end() -> None:
+            if not answer.done():
+                answer.set_result(None)
+
+        assert halt is not None
+        halt.heed(end)
+        return await answer
+
+    def answer(self, number: int, count: int) -> None:
+        made = [
+            DeliveryRow(
+                id=n, offset=n, timestamp=datetime(2026, 1, 1, tzinfo=UTC), payload=b"%d" % n, attempt=1, receipt="r"
+            )
+            for n in range(self._next, self._next + count)
+        ]  # fmt: skip
+        self._next += count
+        self.answers[number].set_result(Leases(group="g", number=1, deliveries=made))
+
+    async def renew(self, log: RemoteHandle, receipts: Receipts, seconds: float) -> None: ...
+
+    async def unseen(self, log: RemoteHandle, receipts: Receipts) -> None: ...
+
+    def ahead(self, most: int) -> Ahead:
+        policy = Policy.of(visibility_timeout=None)
+        return Ahead(self, RemoteHandle("default", "orders", "queue", 1, policy), "g", most, self.fetch)
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+def offsets(task: asyncio.Task[Any]) -> list[int]:
+    return list(task.result().offsets)
+
+
+def test_who_waits_beside_sleeps_on_while_the_buffer_is_full() -> None:
+    async def main() -> None:
+        source = Source()
+        ahead = source.ahead(10)
+        one, two, three = (asyncio.ensure_future(ahead.take(1, None, Halt())) for _ in range(3))
+        await turns()
+        assert source.asked == [10, 1, 1]
+        source.answer(0, 2)
+        await turns()
+        done = [task for task in (one, two, three) if task.done()]
+        assert sorted(offset for task in done for offset in offsets(task)) == [0, 1]
+        assert sorted(source.asked[3:]) in ([10], [1, 10])  # who is left is the one that fetches ahead
+        source.answer(len(source.asked) - 1, 1)
+        await turns()
+        assert one.done()
+        assert two.done()
+        assert three.done()
+
+    asyncio.run(main())
+
+
+def test_who_does_not_wait_is_kept_by_somebody_who_does() -> None:
+    async def main() -> None:
+        source = Source()
+        ahead = source.ahead(10)
+        waits = asyncio.ensure_future(ahead.take(1, None, Halt()))
+        await turns()
+        assert await ahead.take(1, 0, Halt()) is None
+        assert source.asked == [10, 1]
+        source.answer(0, 1)
+        await turns()
+        assert offsets(waits) == [0]
+
+    asyncio.run(main())
+
+
+def test_what_was_fetched_in_another_life_is_handed_out() -> None:
+    async def main() -> None:
+        source = Source()
+        ahead = source.ahead(10)
+        for life, expected in ((b"one", 0), (b"two", 5)):
+            source.life = life
+            taking = asyncio.ensure_future(ahead.take(1, None, Halt()))
+            await turns()
+            source.answer(-1, 5)
+            await turns()
+            assert offsets(taking) == [expected]
+
+    asyncio.run(main())

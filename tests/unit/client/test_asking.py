@@ -195,3 +195,32 @@ def test_a_servers_own_mistake_is_thought_to_have_changed_nothing() -> None:
             queue.publish(b"a")
         assert caught.value.indeterminate  # type: ignore[attr-defined]
         assert len(server.heard) == 2
+
+
+def came(name: str, life: str) -> bytes:
+    return packed(wire.Consumer(consumer=name), penstock_life=life)
+
+
+def alive(life: str) -> bytes:
+    return packed(wire.Alive(alive=False), penstock_life=life)
+
+
+def test_a_consumer_comes_twice_to_the_same_server() -> None:
+    """The answer to its coming again was lost: there may be one of it already."""
+    unknown = problem("broker_closed", 503, penstock_life="two")
+    script = (INFO, came("w", "one"), unknown, CUT, alive("two"), DONE)
+    with Script(*script) as server, penstock.connect(server.url) as broker:
+        consumer = broker.queue("orders").subscribe("w")
+        with pytest.raises(ServerUnavailable) as caught:
+            consumer.receive(timeout=10)
+        assert caught.value.indeterminate
+        assert len([one for one in server.heard if "/consumers?" in one]) == 2
+
+
+def test_a_consumer_that_came_to_a_server_that_is_no_more_does_not_come_again() -> None:
+    unknown = problem("broker_closed", 503, penstock_life="two")
+    script = (INFO, came("w", "one"), unknown, CUT, alive("three"), came("w", "three"), LEASE, DONE)
+    with Script(*script) as server, penstock.connect(server.url) as broker:
+        found = broker.queue("orders").subscribe("w").receive(timeout=10)
+        assert found is not None
+        assert len([one for one in server.heard if "/consumers?" in one]) == 3

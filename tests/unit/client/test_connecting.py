@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,9 @@ import pytest
 
 import penstock
 from penstock import InvalidArgument, InvalidName, ServerUnavailable, wire
+from penstock.broker.opening import in_memory
 from tests.server.process import penstock as penstock_command
+from tests.server.running import Running
 from tests.unit.client.script import Script, packed
 
 
@@ -132,3 +136,45 @@ def test_a_certificate_that_nobody_vouches_for_is_trusted_or_tried_again(tmp_pat
                 found = queue.receive(timeout=10)
                 assert found is not None
                 found.ack()
+
+
+def test_a_server_without_tls_is_blamed_for_its_certificate() -> None:
+    inside = in_memory()
+    with Running(inside) as server:
+        with pytest.raises(ServerUnavailable, match="does not speak TLS: is it http://") as caught:
+            penstock.connect(server.url.replace("http:", "https:"), verify=False)
+        assert "trusted" not in str(caught.value)
+        assert not caught.value.indeterminate
+    inside.close()
+
+
+#: A fatal alert of TLS 1.2: the handshake failed.
+ALERT = bytes.fromhex("15 03 03 00 02 02 28")
+
+
+def test_a_handshake_that_fails_is_not_tried_again() -> None:
+    """As that of a balancer does that is started again."""
+    failed = 0
+
+    def serve() -> None:
+        nonlocal failed
+        while True:
+            try:
+                made, _ = listening.accept()
+            except OSError:
+                return
+            with made:
+                made.recv(1 << 16)
+                made.sendall(ALERT)
+            failed += 1
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        serving = threading.Thread(target=serve, daemon=True)
+        serving.start()
+        with pytest.raises(ServerUnavailable) as caught:
+            penstock.connect(f"https://127.0.0.1:{listening.getsockname()[1]}")
+        listening.shutdown(socket.SHUT_RDWR)
+        serving.join()
+    assert "trusted" not in str(caught.value)
+    assert not caught.value.indeterminate
+    assert failed > 1

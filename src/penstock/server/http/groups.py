@@ -180,6 +180,11 @@ async def extend(call: Call) -> None:
 # --- groups and consumers ---
 
 
+def _silence_us(given: float | None) -> int | None:
+    """No consumer is for ever here: its process may have been killed, and the server does not notice that."""
+    return calls.silence_us(wire.SILENCE_S if given is None else given)
+
+
 async def open_group(call: Call) -> wire.Consumer:
     body: wire.OpenGroup = call.body
     log = await call.log()
@@ -191,7 +196,7 @@ async def open_group(call: Call) -> wire.Consumer:
         start="latest" if body.start is None else place_of(body.start),
         durable=body.durable,
         consumer=None if body.consumer is None else calls.consumer_name(body.consumer),
-        silence_us=calls.silence_us(body.silence),
+        silence_us=_silence_us(body.silence),
     ).get()  # fmt: skip
     return wire.Consumer(consumer=given)
 
@@ -214,7 +219,7 @@ async def attach(call: Call) -> wire.Consumer:
         await call.log(),
         call.path["group"],
         calls.consumer_name(body.consumer),
-        calls.silence_us(body.silence),
+        _silence_us(body.silence),
     ).get()
     return wire.Consumer(consumer=given)
 
@@ -270,7 +275,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="POST", path=GROUP + "/consumers", summary="A consumer comes", permission=("consume",), handler=attach,
         request=wire.Attach, answer=wire.Consumer, example=wire.Attach(consumer="worker-1", silence=60),
-        answer_example=wire.Consumer(consumer="worker-1"), note="The name that comes back is another one if that was taken.",
+        answer_example=wire.Consumer(consumer="worker-1"), note="The name that comes back is another one if that was taken. A consumer that is not heard of for `silence` seconds (60 if it names none) is thought dead: "
+        "it lives while it waits, and each lease, settle, extend or heartbeat of it counts.",
     ),
     Route(
         method="POST", path=CONSUMER + "/heartbeat", summary="A consumer is alive", permission=("consume",), handler=heartbeat,
