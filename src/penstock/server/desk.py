@@ -97,8 +97,11 @@ class Desk:
     @contextlib.contextmanager
     def _catalog(self) -> Iterator[Catalog]:
         """What is in the directory now."""
-        catalog = self._catalogs.pop() if self._catalogs else Catalog(self._directory)
-        catalog.refresh()
+        try:
+            catalog = self._catalogs.pop()  # another thread may take the last one: not looked at first
+        except IndexError:
+            catalog = Catalog(self._directory)
+        catalog.refresh()  # one that cannot be is not used again
         try:
             yield catalog
         finally:
