@@ -322,7 +322,7 @@ def own_name(namespace: str, name: str) -> str:
     """Under which name rows are staged that somebody calls so."""
     if not _UPLOAD.fullmatch(name):
         raise InvalidArgument(f"the name is {name[:80]!r}; give 32 digits of a random hexadecimal number")
-    return f"{_mine(namespace)}{name[:16]}{STAGED}"
+    return f"{_mine(namespace)}{hashlib.sha256(name.encode()).hexdigest()[:16]}{STAGED}"
 
 
 def require_own(namespace: str, producer: str, files: Sequence[str]) -> None:
