@@ -143,7 +143,9 @@ def ended(made: socket.socket) -> bool:
         return True
 
 
-def ask(server: Running, path: str, *, method: str = "GET", body: bytes = b"") -> tuple[int, bytes]:
+def ask(
+    server: Running, path: str, *, method: str = "GET", body: bytes = b"", headers: str = ""
+) -> tuple[int, bytes]:
     with connected(server) as made:
-        made.sendall(request(path, method=method, body=body))
+        made.sendall(request(path, method=method, body=body, headers=headers))
         return answer(made)

@@ -16,7 +16,7 @@ from penstock.server.quantity import Address
 
 #: Nothing that a test of the routes does is to be refused by the listener: that has tests of its own.
 BOUND: Final = Bound(
-    connections=10_000, connections_per_address=10_000, head_bytes=1 << 20, body_bytes=1 << 30, head_s=60, body_s=60, idle_s=60
+    connections=10_000, connections_per_address=10_000, head_bytes=1 << 20, body_bytes=1 << 30, bodies_bytes=1 << 32, head_s=60, body_s=60, idle_s=60
 )  # fmt: skip
 
 

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import asyncio
 import sys
+import threading
 from typing import Any
 
 from penstock.broker.embedded import Embedded
 from penstock.errors import PenstockError
 from penstock.server.serving import Assembled, Refused, exit_code_of, serve
 from penstock.server.settings import Settings, load
+from penstock.server.threads import Threads
 
 BIG = b"x" * (1 << 20)
 
@@ -24,6 +26,7 @@ class Application:
     GET  /wait      waits until the server stops
     GET  /stubborn  waits, whatever happens, until it is cancelled
     GET  /deaf      the same, and does not even hear that
+    GET  /thread    the same, in a thread of the server's
     GET  /big       64 MiB
     """
 
@@ -38,7 +41,7 @@ class Application:
                 await send({"type": message["type"] + ".complete"})
                 if message["type"] == "lifespan.shutdown":
                     return
-        body = b""
+        body = bytearray()
         more = scope["method"] == "POST"
         while more:
             message = await receive()
@@ -46,7 +49,7 @@ class Application:
                 return
             body += message["body"]
             more = message["more_body"]
-        await getattr(self, scope["path"].strip("/"))(body, send)
+        await getattr(self, scope["path"].strip("/"))(bytes(body), send)
 
     async def health(self, _body: bytes, send: Any) -> None:
         await _answer(send, b"OK\n")
@@ -75,6 +78,10 @@ class Application:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
                 continue
+
+    async def thread(self, _body: bytes, send: Any) -> None:
+        print("waiting", flush=True)
+        await Threads(1, "standin").run(threading.Event().wait)
 
     async def big(self, _body: bytes, send: Any) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": []})

@@ -24,16 +24,22 @@ FLAT_BYTES = 64 << 20
 def strict() -> Iterator[Running]:
     """One with small bounds."""
     with standin(
-        header_timeout="200ms", body_timeout="200ms", keep_alive="1s", max_header_size="4KiB", max_body_size="64KiB",
-        max_connections=20, max_connections_per_address=10,
-    ) as server:  # fmt: skip
+        max_header_size="4KiB", max_body_size="64KiB", max_connections=20, max_connections_per_address=10
+    ) as server:
+        yield server
+
+
+@pytest.fixture(scope="module")
+def hasty() -> Iterator[Running]:
+    """One that has little time."""
+    with standin(header_timeout="100ms", body_timeout="100ms", keep_alive="500ms") as server:
         yield server
 
 
 @pytest.fixture(scope="module")
 def usual() -> Iterator[Running]:
-    """One with those that it has by itself."""
-    with standin() as server:
+    """One with those that it has by itself, and room for one body of the largest size."""
+    with standin(max_bodies_size="1KiB") as server:
         yield server
 
 
@@ -112,34 +118,34 @@ def test_more_connections_than_it_takes_are_served(strict: Running) -> None:
 # --- too slow ---
 
 
-def test_a_connection_that_says_nothing_is_kept(strict: Running) -> None:
-    with connected(strict, "127.0.0.6") as made:
+def test_a_connection_that_says_nothing_is_kept(hasty: Running) -> None:
+    with connected(hasty, "127.0.0.6") as made:
         assert ended(made)
 
 
-def test_a_connection_that_says_nothing_more_is_kept(strict: Running) -> None:
-    with connected(strict, "127.0.0.6") as made:
+def test_a_connection_that_says_nothing_more_is_kept(hasty: Running) -> None:
+    with connected(hasty, "127.0.0.6") as made:
         made.sendall(request("/health"))
         assert answer(made)[0] == 200
         assert ended(made)
 
 
-def test_a_head_that_never_ends_is_waited_for(strict: Running) -> None:
-    with connected(strict, "127.0.0.6") as made:
+def test_a_head_that_never_ends_is_waited_for(hasty: Running) -> None:
+    with connected(hasty, "127.0.0.6") as made:
         made.sendall(b"GET /health HTTP/1.1\r\nhost: x\r\n")
         assert refused(made) == (408, "request_timeout")
 
 
-def test_a_head_that_comes_byte_by_byte_is_waited_for(strict: Running) -> None:
-    drip(strict, b"GET /health HTTP/1.1\r\n")
+def test_a_head_that_comes_byte_by_byte_is_waited_for(hasty: Running) -> None:
+    drip(hasty, b"GET /health HTTP/1.1\r\n")
 
 
-def test_a_body_that_comes_byte_by_byte_is_waited_for(strict: Running) -> None:
-    drip(strict, b"POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n")
+def test_a_body_that_comes_byte_by_byte_is_waited_for(hasty: Running) -> None:
+    drip(hasty, b"POST /length HTTP/1.1\r\nhost: x\r\ncontent-length: 60000\r\n\r\n")
 
 
-def test_chunks_that_come_byte_by_byte_are_waited_for(strict: Running) -> None:
-    drip(strict, b"POST /length HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1000\r\n")
+def test_chunks_that_come_byte_by_byte_are_waited_for(hasty: Running) -> None:
+    drip(hasty, b"POST /length HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n1000\r\n")
 
 
 def drip(server: Running, begin: bytes) -> None:
@@ -162,6 +168,26 @@ def test_a_body_whose_client_is_gone_is_waited_for(strict: Running) -> None:
     with connected(strict, "127.0.0.8") as made:
         made.sendall(request("/length", method="POST", body=b"x" * 1000)[:-1])
     assert well(strict)
+
+
+def test_many_bodies_are_kept_in_memory_or_a_whole_one_is_counted_on(usual: Running) -> None:
+    part = b"x" * 24_000_000  # there is room for two and a half
+    with ExitStack() as stack:
+        senders = [stack.enter_context(connected(usual)) for _ in range(3)]
+        for made in senders:
+            made.sendall(request("/length", method="POST", body=part)[:-1])
+        readable, _, _ = select.select(senders, [], [], PATIENCE_S)
+        (crossing,) = readable
+        assert refused(crossing) == (503, "too_many_transfers")
+        for made in senders:
+            if made is not crossing:
+                made.sendall(b"x")
+                assert answer(made) == (200, b"24000000")
+        for _ in range(2):  # on the connection of one that was answered, beside those of the others
+            made = next(one for one in senders if one is not crossing)
+            made.sendall(request("/length", method="POST", body=part))
+            assert answer(made) == (200, b"24000000")
+    assert well(usual)
 
 
 def test_two_requests_in_pieces_are_one_slow_one(usual: Running) -> None:
@@ -218,7 +244,7 @@ def test_trailers_without_end_are_kept_in_memory(strict: Running) -> None:
             b"POST /length HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
             b"x: 1\r\n" * 10_000,
         )
-        assert refused(made) == (413, "body_too_large")
+        assert refused(made) == (413, "batch_too_large")
     assert memory_bytes(strict) - before < FLAT_BYTES
 
 

@@ -12,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from penstock import wire
+from penstock.broker.contents import messages_of
+from penstock.broker.deliveries import deliveries
 from penstock.broker.embedded import Embedded
 from penstock.clock import ManualClock
 from penstock.server.bounds import Bounds
@@ -235,9 +237,9 @@ def test_a_large_answer_is_made_beside_the_loop(
 
         return made
 
-    monkeypatch.setattr(messages, "messages_of", seen(messages.messages_of))
-    monkeypatch.setattr(groups, "deliveries", seen(groups.deliveries))
-    monkeypatch.setattr(mqueue, "messages_of", seen(mqueue.messages_of))
+    monkeypatch.setattr(messages, "messages_of", seen(messages_of))
+    monkeypatch.setattr(groups, "deliveries", seen(deliveries))
+    monkeypatch.setattr(mqueue, "messages_of", seen(messages_of))
     monkeypatch.setattr(arrow, "stream_of", seen(arrow.stream_of))
     published(client, *[b"x" * 1000] * 900)
     accept = {"accept": "application/msgpack" if packed else "application/json"}

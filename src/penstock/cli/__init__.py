@@ -11,7 +11,7 @@ import sys
 from importlib.util import find_spec
 from typing import Final
 
-from penstock.cli import streams
+from penstock.cli import stopping, streams
 
 NEEDED: Final = ("typer", "rich")
 
@@ -22,6 +22,8 @@ INTERRUPTED: Final = 130
 def main() -> None:
     """The entry point of the command `penstock`."""
     try:
+        if sys.argv[1:2] == ["serve"]:  # its imports take a second, in which a supervisor may stop it
+            stopping.sigterm_ends()
         streams.guard()
         status = _run()
         if status != INTERRUPTED:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from importlib.util import find_spec
 
 import typer
@@ -52,11 +54,15 @@ def serve(settings: Loader) -> None:
             f'penstock: serving needs {", ".join(missing)}; install with: pip install "penstock[server]"'
         )
         raise typer.Exit(output.WRONG_USE)
-    from penstock.server import serving
+    from penstock.server import serving, threads
 
     try:
         code = serving.serve(settings())
     except PenstockError as error:
         output.warn(f"penstock: {error}")
         code = serving.exit_code_of(error)
+    if threads.any_busy():  # what Spark had asked for, or a recovery: see `threads`
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
     raise typer.Exit(code)

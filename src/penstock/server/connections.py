@@ -7,9 +7,10 @@ address, has no bound on the head of a request (httptools keeps all of it), and 
 send a byte a minute would take every connection there is. So its protocol class is subclassed (`Guard`), once for each parser:
 
 - `Door` counts connections, in all and by address (of IPv6 by its /64, which is what one customer has), and refuses the one too many with a
-  short answer, before a parser is made busy with it.
+  short answer, before a parser is made busy with it. With TLS they are counted when they are accepted (see `listening`), so that handshakes that never end count, too.
 - `Guard.data_received` counts the bytes of a head or a body that is not whole yet. One that is never whole is refused when it is above its bound,
-  and nobody has seen it.
+  and nobody has seen it. The bytes of bodies that came in several pieces are counted for all connections together, from the first until the answer: many
+  that are each within their bound are not more than the memory there is. The one that goes beyond is refused.
 - Time is looked at once a second, for all connections together (`Door.sweep`): a request that comes and goes within a second costs no timer.
   What a connection is doing (`Stage`) and for which request is compared with the second before. A head must be there within a time; a body may
   take a time and one second more for every so many bytes, so a client that sends a byte a second is cut, and a slow line is not; an answer that
@@ -64,6 +65,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     connections_per_address: int
     head_bytes: int
     body_bytes: int
+    bodies_bytes: int  # of all connections together
     head_s: float
     body_s: float
     idle_s: float
@@ -72,6 +74,10 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     def body_bytes_on_the_line(self) -> int:
         return self.body_bytes + self.body_bytes // 4 + FRAMING_BYTES
 
+    @property
+    def bodies_bytes_on_the_line(self) -> int:
+        return max(self.bodies_bytes, self.body_bytes_on_the_line)  # one that is allowed must have room
+
 
 class Refusal(Enum):
     """Why a connection is refused or cut, and the answer for it, made once."""
@@ -79,10 +85,11 @@ class Refusal(Enum):
     # fmt: off
     CROWDED = 503, "Service Unavailable", "too_many_connections", "the server has all the connections that it takes; try again soon"
     GREEDY = 503, "Service Unavailable", "too_many_connections", "your address has all the connections that one may have; close some, or use those you have"
+    FULL = 503, "Service Unavailable", "too_many_transfers", "the bodies of requests that are on their way take all the memory there is for them; try again soon"
     STARTING = 503, "Service Unavailable", "starting", "the server is starting; try again soon"
     STOPPING = 503, "Service Unavailable", "broker_closed", "the server is stopping; try again once it is back"
     LARGE_HEAD = 431, "Request Header Fields Too Large", "headers_too_large", "the head of the request is larger than this server takes; send fewer or shorter headers"
-    LARGE_BODY = 413, "Content Too Large", "body_too_large", "the body of the request is larger than this server takes; make it several requests"
+    LARGE_BODY = 413, "Content Too Large", "batch_too_large", "the body of the request is larger than this server takes; make it several requests"
     SLOW = 408, "Request Timeout", "request_timeout", "the request did not arrive in time; send it faster, or in smaller parts"
     GARBLED = 400, "Bad Request", "invalid_argument", "this is not HTTP/1.1"
     # fmt: on
@@ -125,6 +132,7 @@ class Door:
         self.bound = bound
         self.stopping = False
         self.inside = 0
+        self.held_bytes = 0  # of bodies
         self.empty = asyncio.Event()
         self.empty.set()
         self.refused: dict[Refusal, int] = dict.fromkeys(Refusal, 0)  # how often, for the metrics
@@ -189,8 +197,11 @@ class Guard(_Protocol):
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self._address: str | bytes | None = None  # under which it was counted
+        self._refusal: Refusal | None = None  # if it is known before it has come
+        self.came = False
         self._turned_away = False
         self._received = 0  # bytes of a head or body that is not whole
+        self._held = 0  # bytes of a body in pieces that is not answered
         self._in_body = False
         self._tail = b""  # the end of what has come of such a head
         self._stage = Stage.FRESH
@@ -200,19 +211,34 @@ class Guard(_Protocol):
 
     # --- coming and going ---
 
+    def expect(self, address: str | bytes, refusal: Refusal | None) -> None:
+        """It was accepted, and is counted under this address, or to be refused; it comes when its handshake is done."""
+        self._address = None if refusal is not None else address
+        self._refusal = refusal
+
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        address = address_of(transport)
-        refusal = self.door.enter(address)
+        self.came = True
+        refusal = self._refusal
+        if refusal is None and self._address is None:
+            address = address_of(transport.get_extra_info("peername"))
+            refusal = self.door.enter(address)
+            self._address = None if refusal is not None else address
         if refusal is not None:
             self.transport = transport
             self.turn_away(refusal)
             return
-        self._address = address
         self._since_s = self.loop.time()
         super().connection_made(transport)
 
+    def give_up(self) -> None:
+        """It was expected, and does not come."""
+        if self._address is not None and not self.came:
+            self.door.leave(self._address)
+            self._address = None
+
     def connection_lost(self, error: Exception | None) -> None:
         self.door.gone(self.transport)
+        self._release()
         if self._address is not None:
             self.door.leave(self._address)
             self._address = None
@@ -221,6 +247,7 @@ class Guard(_Protocol):
     def turn_away(self, why: Refusal) -> None:
         """Answer that, if no other answer has begun, and end the connection."""
         self._turned_away = True
+        self._release()
         self._unset_keepalive_if_required()
         cycle = self.cycle
         busy = cycle is not None and not cycle.response_complete
@@ -252,6 +279,8 @@ class Guard(_Protocol):
         if cycle is not before:  # a head is whole, and usually all of the request
             self._received = 0
             self._in_body = cycle.more_body
+            if self._in_body:
+                self._hold(len(data))
             return
         self._received += len(data)
         if not in_body:
@@ -260,6 +289,24 @@ class Guard(_Protocol):
             self._received, self._in_body = 0, False
         elif self._received > bound.body_bytes_on_the_line:
             self.turn_away(Refusal.LARGE_BODY)
+        else:
+            self._hold(len(data))
+
+    def _hold(self, count: int) -> None:
+        if self.cycle.response_complete:
+            return  # what comes behind an answer is thrown away
+        self._held += count
+        self.door.held_bytes += count
+        if self.door.held_bytes > self.door.bound.bodies_bytes_on_the_line:
+            self.turn_away(Refusal.FULL)
+
+    def _release(self) -> None:
+        self.door.held_bytes -= self._held
+        self._held = 0
+
+    def on_response_complete(self) -> None:
+        self._release()
+        super().on_response_complete()
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn says no more than ours
         self.turn_away(Refusal.GARBLED)
@@ -325,9 +372,8 @@ def protocol(door: Door) -> type[asyncio.Protocol]:
     return type("Connection", (Guard, Base), {"door": door})
 
 
-def address_of(transport: asyncio.BaseTransport) -> str | bytes:
+def address_of(peer: object) -> str | bytes:
     """By what a client is counted: its IPv4 address, or the network of its IPv6 one."""
-    peer = transport.get_extra_info("peername")
     host = str(peer[0]) if isinstance(peer, tuple) and peer else ""
     if ":" not in host:
         return host

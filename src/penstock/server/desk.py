@@ -97,8 +97,11 @@ class Desk:
     @contextlib.contextmanager
     def _catalog(self) -> Iterator[Catalog]:
         """What is in the directory now."""
-        catalog = self._catalogs.pop() if self._catalogs else Catalog(self._directory)
-        catalog.refresh()
+        try:
+            catalog = self._catalogs.pop()  # another thread may take the last one: not looked at first
+        except IndexError:
+            catalog = Catalog(self._directory)
+        catalog.refresh()  # one that cannot be is not used again
         try:
             yield catalog
         finally:
@@ -329,7 +332,7 @@ def own_name(namespace: str, name: str) -> str:
     """Under which name rows are staged that somebody calls so."""
     if not _UPLOAD.fullmatch(name):
         raise InvalidArgument(f"the name is {name[:80]!r}; give 32 digits of a random hexadecimal number")
-    return f"{_mine(namespace)}{name[:16]}{STAGED}"
+    return f"{_mine(namespace)}{hashlib.sha256(name.encode()).hexdigest()[:16]}{STAGED}"
 
 
 def require_own(namespace: str, producer: str, files: Sequence[str]) -> None:

@@ -231,9 +231,14 @@ class Signer:
 
 def in_pem(given: str, what: str) -> str:
     """A key in PEM that was given as it is (its line ends perhaps as \\n, as environments have them), or as the path of a file."""
-    if given.lstrip().startswith(_BEGIN):
+    if is_pem(given):
         return given.replace("\\n", "\n")
     return read(Path(given), what)
+
+
+def is_pem(given: str) -> bool:
+    """Whether it is a key itself, and no path."""
+    return given.lstrip().startswith(_BEGIN)
 
 
 def read(path: Path, what: str) -> str:

@@ -28,7 +28,7 @@ from uvicorn.lifespan.on import LifespanOn
 from uvicorn.server import ServerState
 
 from penstock.errors import InvalidArgument
-from penstock.server.connections import Bound, Door, Refusal, protocol
+from penstock.server.connections import Bound, Door, Guard, Refusal, address_of, protocol
 from penstock.server.quantity import Address
 
 log = logging.getLogger("penstock.server")
@@ -41,11 +41,18 @@ App = Callable[[Any, Any, Any], Awaitable[None]]
 #: Connections that the kernel may hold for us while we are busy.
 BACKLOG: Final = 2048
 
-#: Who does not finish a TLS handshake in that time is not counted any more.
+#: Who does not finish a TLS handshake in that time is cut. Until then it is counted as any connection is.
 HANDSHAKE_S: Final = 10.0
 
-#: How often the date is set, and everybody looked at.
+#: Handshakes of those who are only to hear that they are refused; beyond it they are closed at once.
+REFUSED_HANDSHAKES_MAX: Final = 64
+
+#: How long nothing is accepted if there is no file left for it.
+NO_FILES_S: Final = 1.0
+
+#: How often the date is set, and everybody looked at; more often if some time is shorter.
 TICK_S: Final = 1.0
+TICK_S_MIN: Final = 0.05
 
 #: A client whose machine is gone is noticed after idle + probes × interval seconds, be it in the middle of a long poll.
 _KEEP_ALIVE: Final = {"TCP_KEEPIDLE": 60, "TCP_KEEPINTVL": 15, "TCP_KEEPCNT": 4}
@@ -77,11 +84,14 @@ class HttpFront:
         self._state = ServerState()
         self._sockets: list[socket.socket] = []
         self._servers: list[asyncio.Server] = []
+        self._accepting: list[asyncio.Task[None]] = []
+        self._handshakes: set[asyncio.Task[None]] = set()
+        self._refusing: set[asyncio.Task[None]] = set()  # those of them that end with a refusal
         self._ticking: asyncio.Task[None] | None = None
         self._lifespan: LifespanOn | None = None
         self._config = Config(
             starting, http=protocol(self.door), ws="none", interface="asgi3", lifespan="on", log_config=None,
-            access_log=False, proxy_headers=False, server_header=False, timeout_keep_alive=max(1, round(bound.idle_s)),
+            access_log=False, proxy_headers=False, server_header=False, timeout_keep_alive=bound.idle_s,  # type: ignore[arg-type]  # it is given to `call_later`
             h11_max_incomplete_event_size=bound.head_bytes,
         )  # fmt: skip
         self._config.load()
@@ -108,18 +118,57 @@ class HttpFront:
             self.bind()
         self._ticking = asyncio.create_task(self._tick())
         loop = asyncio.get_running_loop()
-        handshake_s = None if self._context is None else HANDSHAKE_S
         for bound in self._sockets:
-            server = await loop.create_server(
-                self._connection, sock=bound, ssl=self._context, backlog=BACKLOG, ssl_handshake_timeout=handshake_s
-            )  # fmt: skip
-            self._servers.append(server)
+            if self._context is None:
+                self._servers.append(await loop.create_server(self._connection, sock=bound, backlog=BACKLOG))
+            else:
+                bound.listen(BACKLOG)
+                self._accepting.append(asyncio.create_task(self._accept(bound, self._context)))
 
     def _connection(self) -> asyncio.Protocol:
         state = {} if self._lifespan is None else self._lifespan.state
         return self._config.http_protocol_class(  # type: ignore[call-arg]
             config=self._config, server_state=self._state, app_state=state, _loop=asyncio.get_running_loop()
         )
+
+    # --- TLS ---
+
+    # A server of the loop tells of a connection when its handshake is done: any number of them could stand before that, and have every file there is.
+
+    async def _accept(self, listening: socket.socket, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                made, peer = await loop.sock_accept(listening)
+            except OSError as error:
+                if error.errno in {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM}:
+                    log.error("a connection cannot be accepted: %s", error.strerror)
+                    await asyncio.sleep(NO_FILES_S)
+                continue
+            address = address_of(peer)
+            refusal = self.door.enter(address)
+            if refusal is not None and len(self._refusing) >= REFUSED_HANDSHAKES_MAX:
+                self.door.refused[refusal] += 1
+                made.close()
+                continue
+            connection = self._connection()
+            assert isinstance(connection, Guard)
+            connection.expect(address, refusal)
+            task = asyncio.create_task(self._shake_hands(connection, made, context))
+            for group in (self._handshakes,) if refusal is None else (self._handshakes, self._refusing):
+                group.add(task)
+                task.add_done_callback(group.discard)
+
+    async def _shake_hands(self, connection: Guard, made: socket.socket, context: ssl.SSLContext) -> None:
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.connect_accepted_socket(
+                lambda: connection, made, ssl=context, ssl_handshake_timeout=HANDSHAKE_S
+            )
+        except OSError as error:  # an SSLError is one, too
+            log.debug("a TLS handshake failed: %s", error)
+        finally:
+            connection.give_up()
 
     async def serve(self, app: App) -> None:
         """Have an application answer from now on, on connections that are there already, too."""
@@ -134,10 +183,12 @@ class HttpFront:
 
     async def _tick(self) -> None:
         loop = asyncio.get_running_loop()
+        bound = self.door.bound
+        tick_s = max(TICK_S_MIN, min(TICK_S, bound.head_s / 2, bound.body_s / 2, bound.idle_s / 2))
         while True:
             self._state.default_headers = [(b"date", formatdate(usegmt=True).encode())]
             self.door.sweep(self._state.connections, loop.time())
-            await asyncio.sleep(TICK_S)
+            await asyncio.sleep(tick_s)
 
     # --- the end ---
 
@@ -145,6 +196,11 @@ class HttpFront:
         self.door.stopping = True  # for those that were accepted before the sockets are closed
         for server in self._servers:
             server.close()
+        # Who is in the middle of a handshake has asked for nothing yet.
+        early = [*self._accepting, *self._handshakes]
+        for task in early:
+            task.cancel()
+        await asyncio.gather(*early, return_exceptions=True)
         for bound in self._sockets:
             bound.close()
         for connection in list(self._state.connections):

@@ -12,7 +12,7 @@ The order of a life, and why it is that:
 5. SIGTERM or SIGINT: the fronts stop accepting, long polls end with what they have, requests are answered, for so long as
    `shutdown_timeout` says; then the rest is cut. Then the broker is closed, which syncs. A second signal cuts at once, and still closes the broker;
    a third ends the process where it is, which costs a recovery and nothing that was acknowledged.
-6. SIGHUP: certificate and keys are read again; connections go on.
+6. SIGHUP: certificate and keys are read again, each by itself, and the log says of each whether it was; connections go on.
 
 A journal that fails is not served any longer: the process ends with 1, and opening it again recovers it, as it would after a crash.
 
@@ -28,12 +28,11 @@ import resource
 import signal
 import socket
 import sys
-import threading
 from collections.abc import Callable, Coroutine, Mapping
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker import opening
 from penstock.broker.embedded import Embedded
@@ -45,6 +44,7 @@ from penstock.limits import SEGMENT_BYTES
 from penstock.server.connections import Bound
 from penstock.server.listening import AddressTaken, App, HttpFront, is_loopback
 from penstock.server.settings import Settings
+from penstock.server.threads import in_thread
 
 if TYPE_CHECKING:
     from penstock.server import tls
@@ -63,8 +63,6 @@ LOOK_S: Final = 1.0
 
 #: Files that are not connections: segments, snapshots, sockets, modules.
 OTHER_FILES: Final = 256
-
-T = TypeVar("T")
 
 
 class Assembled(NamedTuple):
@@ -91,8 +89,7 @@ def assemble(settings: Settings, port: Embedded, refused: Refused) -> Assembled:
     from penstock.server.quotas import Quotas
 
     def keys() -> Keys | None:
-        jwks = None if settings.jwt_jwks is None else str(settings.jwt_jwks)
-        return Keys.configured(settings.jwt_secret, settings.jwt_public_key, jwks)
+        return Keys.configured(settings.secret_now("jwt_secret"), settings.jwt_public_key, settings.jwt_jwks)
 
     accounts = Accounts(keys(), clock=port.clock, audience=settings.jwt_audience, issuer=settings.jwt_issuer)
     bounds = Bounds(
@@ -115,11 +112,29 @@ def assemble(settings: Settings, port: Embedded, refused: Refused) -> Assembled:
     )
 
     def reload() -> None:
-        if (found := keys()) is not None:
+        where = key_file(settings)
+        found = None if where is None else keys()
+        if found is not None:
             accounts.replace(found)
+            log.info("the key of tokens was read again from %s; what another has signed is refused", where)
+        elif settings.has_key:
+            log.warning(
+                "the key of tokens was not read again: it is in no file; start the server again to change it"
+            )
 
     served: App = _traced_requests(app) if settings.tracing else app
     return Assembled(served, app.state.front.stop, reload)
+
+
+def key_file(settings: Settings) -> Path | None:
+    """Where the key of tokens can be read again; None if there is none, or it was given as it is."""
+    if settings.jwt_secret:
+        return settings.files.get("jwt_secret")
+    if settings.jwt_public_key:
+        from penstock.server.keys import is_pem
+
+        return None if is_pem(settings.jwt_public_key) else Path(settings.jwt_public_key)
+    return settings.jwt_jwks
 
 
 def _traced(port: Embedded) -> HostedPort:
@@ -327,14 +342,11 @@ class Serving:
 
     def _on_hangup(self) -> None:
         tell_supervisor("RELOADING=1")
-        try:
-            if self._tls is not None:
-                self._tls.reload()
-            if self._assembled is not None:
-                self._assembled.reload()
-            log.info("certificate and keys were read again")
-        except PenstockError as error:  # those in force stay
-            log.error("keys were not read again: %s", error)
+        # Each says itself what it has read. What is wrong with one of them keeps the other from nothing.
+        if self._tls is not None:
+            _read_again("the certificate", self._tls.reload)
+        if self._assembled is not None:
+            _read_again("the key of tokens", self._assembled.reload)
         tell_supervisor("READY=1")
 
     # --- the rest ---
@@ -375,6 +387,15 @@ class Serving:
         if encoding_of(settings) == "console":
             sys.stdout.write(welcome(settings, url))
             sys.stdout.flush()
+
+
+def _read_again(what: str, read: Callable[[], object]) -> None:
+    try:
+        read()
+    except PenstockError as error:
+        log.error("%s was not read again, the one in force stays: %s", what, error)
+    except Exception:
+        log.exception("%s was not read again, the one in force stays", what)
 
 
 def welcome(settings: Settings, url: str) -> str:
@@ -433,6 +454,7 @@ def bound_of(settings: Settings) -> Bound:
         connections_per_address=settings.max_connections_per_address,
         head_bytes=settings.max_header_size,
         body_bytes=settings.max_body_size,
+        bodies_bytes=settings.max_bodies_size,
         head_s=settings.header_timeout,
         body_s=settings.body_timeout,
         idle_s=settings.keep_alive,
@@ -463,32 +485,6 @@ def require_free(settings: Settings) -> None:
             "Connect to it, or stop it first",
             holder=found,
         )
-
-
-async def in_thread(function: Callable[[], T]) -> T:
-    """What a function gives that takes its time. Its thread keeps no process alive: one that was told to stop does not wait for it."""
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def finish(result: T | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = function()
-        except BaseException as caught:
-            error = caught
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(finish, result, error)
-
-    threading.Thread(target=run, name="penstock-serve", daemon=True).start()
-    return await done
 
 
 def tell_supervisor(state: str) -> None:

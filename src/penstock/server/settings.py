@@ -118,15 +118,16 @@ PANELS: Final[dict[str, tuple[Setting, ...]]] = {
         Setting("shutdown_timeout", quantity.seconds, 10.0, "how long requests may take to end after SIGTERM"),
     ),
     "Accounts": (
-        Setting("jwt_secret", quantity.text, None, "the secret that tokens are signed with (HS256)", secret=True),
-        Setting("jwt_public_key", quantity.text, None, "the public key of who signs tokens (RS256, ES256): PEM, or its file's name"),
-        Setting("jwt_jwks", _path, None, "a file of such keys (JWKS)"),
+        Setting("jwt_secret", quantity.text, None, "the secret that tokens are signed with (HS256); its file is read again on SIGHUP", secret=True),
+        Setting("jwt_public_key", quantity.text, None, "the public key of who signs tokens (RS256, ES256): PEM, or its file's name; that is read again on SIGHUP"),
+        Setting("jwt_jwks", _path, None, "a file of such keys (JWKS); read again on SIGHUP"),
         Setting("jwt_audience", quantity.text, None, "the audience that a token must name"),
         Setting("jwt_issuer", quantity.text, None, "the issuer that a token must name"),
         Setting("namespace_quotas", _quotas, "", "publishes a minute by namespace: tenant-a:1000,tenant-b:500"),
     ),
     "Limits": (
         Setting("max_body_size", quantity.size_bytes(1024, _BODY_BYTES_MAX), 48 << 20, "the largest body of a request"),
+        Setting("max_bodies_size", quantity.size_bytes(1024, 1 << 40), 512 << 20, "bodies that are held at once, all together; room for one there always is"),
         Setting("max_header_size", quantity.size_bytes(1024, 1 << 20), 32 << 10, "the largest head of a request"),
         Setting("max_connections", quantity.count(1, 1_000_000), 10_000, "open connections at once"),
         Setting("max_connections_per_address", quantity.count(1, 1_000_000), 4000, "the same from one address (IPv6: one /64)"),
@@ -195,6 +196,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     jwt_issuer: str | None
     namespace_quotas: str
     max_body_size: int
+    max_bodies_size: int
     max_header_size: int
     max_connections: int
     max_connections_per_address: int
@@ -214,7 +216,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     wal_dir: Path | None
     buffer_ttl: float
     sources: dict[str, Source]
+    files: dict[str, Path] = {}  # of secrets that were given as files
     warnings: tuple[str, ...] = ()
+
+    def secret_now(self, name: str) -> str | None:
+        """A secret as it is now: one that was given as a file is read from that again."""
+        if name not in self.files:
+            found: str | None = getattr(self, name)
+            return found
+        return _secret_of(self.files[name], self.sources[name])
 
     @property
     def has_key(self) -> bool:
@@ -257,6 +267,7 @@ class Given(NamedTuple):
 
     value: Any
     source: Source
+    file: Path | None = None  # that holds it, if it is a secret in a file
 
 
 Values = dict[str, Given]
@@ -293,13 +304,14 @@ def load(
 
     values = {name: row.default for name, row in SETTINGS.items()}
     sources = dict.fromkeys(SETTINGS, DEFAULT)
-    for name, (value, source) in given.items():
+    files = {name: file for name, (_, _, file) in given.items() if file is not None}
+    for name, (value, source, _) in given.items():
         values[name], sources[name] = _parsed(SETTINGS[name], value, source), source
         if (part := SETTINGS[name].awaits) is not None:
             warnings.append(f"{source} has no effect: {part} not built yet")
     if halves:
         _replace_halves(values, sources, halves)
-    found = Settings(**values, sources=sources, warnings=tuple(warnings))
+    found = Settings(**values, sources=sources, files=files, warnings=tuple(warnings))
     _require_sense(found)
     return found
 
@@ -344,7 +356,7 @@ def _from_flags(flags: Mapping[str, Any]) -> Values:
         secret = name.removesuffix("_file")
         if name != secret and name not in SETTINGS and _row(secret).secret:
             source = Source("flag", f"{SETTINGS[secret].flag}-file")
-            found[secret] = Given(_secret_of(value, source), source)
+            found[secret] = _in_file(value, source)
         else:
             found[name] = Given(value, Source("flag", _row(name).flag))
     return found
@@ -363,7 +375,7 @@ def _from_variables(
         if variable in known:
             found[known[variable]] = Given(value, source)
         elif variable in files:
-            found.setdefault(files[variable], Given(_secret_of(value, source), source))
+            found.setdefault(files[variable], _in_file(value, source))
         else:
             warnings.append(f"{source} is no setting{_nearest(variable, [*known, *files], PREFIX)}")
     return found
@@ -381,7 +393,7 @@ def _from_toml(path: Path) -> Values:
         if key in SETTINGS:
             found[key] = Given(value, source)
         elif key in files:
-            found.setdefault(files[key], Given(_secret_of(value, source), source))
+            found.setdefault(files[key], _in_file(value, source))
         else:
             raise InvalidArgument(f"{path}: there is no setting {key!r}{_nearest(key, SETTINGS)}")
     return found
@@ -397,11 +409,19 @@ def _flat(table: Mapping[str, Any], before: str = "") -> Iterator[tuple[str, Any
             yield name, value
 
 
-def _secret_of(path: Any, source: Source) -> str:
+def _in_file(given: Any, source: Source) -> Given:
+    path = Path(str(given)).expanduser()
+    return Given(_secret_of(path, source), source, path)
+
+
+def _secret_of(path: Path, source: Source) -> str:
     try:
-        return _read(Path(str(path))).rstrip("\r\n")
+        found = _read(path).rstrip("\r\n")
     except InvalidArgument as error:
         raise InvalidArgument(f"{source}: {error}") from None
+    if not found:  # without a secret everybody may do everything, and that is not what a file for one says
+        raise InvalidArgument(f"{source}: {path} is empty")
+    return found
 
 
 def _parsed(row: Setting, value: Any, source: Source) -> Any:

@@ -677,4 +677,5 @@ def test_a_server_needs_spark(tmp_path: Path) -> None:
 
 def test_names_of_staged_files_of_two_namespaces_meet() -> None:
     assert desk.own_name("a", "0" * 32) != desk.own_name("b", "0" * 32)
+    assert desk.own_name("a", "0" * 32) != desk.own_name("a", "0" * 31 + "1")
     desk.require_own("a", "query:a/q", [desk.own_name("a", "0" * 32)])

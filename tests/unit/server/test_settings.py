@@ -76,7 +76,7 @@ def test_tables_and_dashes_of_toml_are_not_understood(tmp_path: Path) -> None:
 
 def test_the_table_and_the_struct_differ() -> None:
     fields = [found.name for found in msgspec.structs.fields(Settings)]
-    assert fields == [*SETTINGS, "sources", "warnings"]
+    assert fields == [*SETTINGS, "sources", "files", "warnings"]
     for name, row in SETTINGS.items():
         if row.default is not None:
             given = ",".join(row.default) if isinstance(row.default, tuple) and not isinstance(row.default, Address) else row.default  # fmt: skip

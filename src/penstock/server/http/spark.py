@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
@@ -22,6 +21,7 @@ from penstock.server.http.logs import require_room_for_queues
 from penstock.server.http.messages import within_quota
 from penstock.server.http.problem import Refusal
 from penstock.server.http.route import NAMESPACE, Call, Query, Route, Stream
+from penstock.server.threads import Threads
 
 if TYPE_CHECKING:
     from penstock.server.desk import Desk
@@ -45,20 +45,22 @@ class Tables:
     def __init__(self, front: Front) -> None:
         self._front = front
         self._desk: Desk | None = None
-        self._workers = ThreadPoolExecutor(WORKERS, "penstock-tables")
-        self._waiters = ThreadPoolExecutor(COMMITS_MAX, "penstock-batches")
+        self._making = asyncio.Lock()  # there is one desk
+        self._workers = Threads(WORKERS, "tables")
+        self._waiters = Threads(COMMITS_MAX, "batches")
         self._transfers = 0
         self._coming: Counter[str] = Counter()  # bytes that are on their way, by namespace
 
     async def work(self, what: Callable[..., _Found], *arguments: Any, waiting: bool = False) -> _Found:
         """What a function gives that blocks."""
         pool = self._waiters if waiting else self._workers
-        return await asyncio.get_running_loop().run_in_executor(pool, what, *arguments)
+        return await pool.run(what, *arguments)
 
     async def desk(self) -> Desk:
-        if self._desk is None:
-            self._desk = await self.work(self._made)
-        return self._desk
+        async with self._making:
+            if self._desk is None:
+                self._desk = await self.work(self._made)
+            return self._desk
 
     def _made(self) -> Desk:
         """Only now is that imported which not every server needs, or has."""
