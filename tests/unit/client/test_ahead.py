@@ -136,7 +136,8 @@ class Source:
     """What a buffer is over, and a server that answers when the test says so."""
 
     def __init__(self) -> None:
-        self.clock: Clock = ManualClock()
+        self.hand = ManualClock()
+        self.clock: Clock = self.hand
         self.life: bytes | None = b"one"
         self.asked: list[int] = []
         self.answers: list[asyncio.Future[Leases | None]] = []
@@ -171,8 +172,8 @@ class Source:
 
     async def unseen(self, log: RemoteHandle, receipts: Receipts) -> None: ...
 
-    def ahead(self, most: int) -> Ahead:
-        policy = Policy.of(visibility_timeout=None)
+    def ahead(self, most: int, visibility_timeout: float | None = None) -> Ahead:
+        policy = Policy.of(visibility_timeout=visibility_timeout)
         return Ahead(self, RemoteHandle("default", "orders", "queue", 1, policy), "g", most, self.fetch)
 
 
@@ -232,5 +233,23 @@ def test_what_was_fetched_in_another_life_is_handed_out() -> None:
             source.answer(-1, 5)
             await turns()
             assert offsets(taking) == [expected]
+
+    asyncio.run(main())
+
+
+def test_what_nobody_renewed_in_time_is_handed_out() -> None:
+    """The process stood still, and somebody else has it."""
+
+    async def main() -> None:
+        source = Source()
+        ahead = source.ahead(10, visibility_timeout=30)
+        for expected in (0, 5):
+            taking = asyncio.ensure_future(ahead.take(1, None, Halt()))
+            await turns()
+            source.answer(-1, 5)
+            await turns()
+            assert offsets(taking) == [expected]
+            source.hand.advance(31)
+        await ahead.close()
 
     asyncio.run(main())
