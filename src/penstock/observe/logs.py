@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 `configure` gives structlog and the standard library's loggers of `penstock`, `uvicorn`, and what serves with them, one handler and one chain of processors, so that
-every line has the same fields: `timestamp` (UTC), `level`, `logger`, `event`, the request it belongs to (`request_id`), and the span it was written in, if any
+every line has the same fields: `timestamp` (UTC), `level`, `logger`, `event`, the request it belongs to if whoever writes it says so (`request_id`), and the span it was written in, if any
 (`trace_id`, `span_id`). An exception is a list of records with its frames. Loggers of other packages are left as they are.
 
 What a message contains, and what proves who somebody is, is in no line: values of such names, bytes, messages and deliveries are left out wherever
