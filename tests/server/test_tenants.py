@@ -199,6 +199,18 @@ def test_the_permissions_that_are_named_suffice(route: Route, tenants: Tenants) 
         assert status not in {401, 403}, (one, answer)
 
 
+@pytest.mark.parametrize("permission", PERMISSIONS)
+@pytest.mark.parametrize("kind", ["queues", "topics"])
+def test_whoever_may_use_a_queue_makes_it_and_an_admin_too(
+    tenants: Tenants, permission: str, kind: str
+) -> None:
+    with tenants.client("tenant-d", permission) as one:
+        where = f"/v1/namespaces/tenant-d/{kind}/{kind}.{permission}"
+        assert one.put(where, json={}).status_code == 201
+        assert one.get(where).status_code == 200
+        assert one.delete(where).status_code == (204 if permission == "admin" else 403)
+
+
 @pytest.mark.parametrize(
     ("permission", "step"),
     [

@@ -26,7 +26,9 @@ CONSUMER: Final = GROUP + "/consumers/{consumer}"
 async def lease(call: Call) -> Any:
     body: wire.Lease = call.body
     log, group = await call.log(), call.path["group"]
-    granted = await leased(call, log, group, body.count, body.wait, body.consumer, keep=not body.auto_ack)
+    granted, octets = await leased(
+        call, log, group, body.count, body.wait, body.consumer, keep=not body.auto_ack
+    )
     if granted is None:
         return wire.Leases(group=group, number=0, deliveries=[])
 
@@ -34,17 +36,17 @@ async def lease(call: Call) -> Any:
         make: Any = _packed_row if call.packed else _row
         return wire.Leases(group=group, number=granted.number, deliveries=deliveries(make, None, granted))
 
-    return await call.built(octets_of(granted.runs), made)
+    return await call.built(octets, made)
 
 
 async def leased(
     call: Call, log: Handle, group: str, count: int, wait: float, consumer: str | None = None, *, keep: bool = True
-) -> Granted | None:  # fmt: skip
-    """Messages for somebody who waits for them. If he goes before he has them, they go back to their places."""
+) -> tuple[Granted | None, int]:  # fmt: skip
+    """Messages for somebody who waits for them, and about how many bytes they take. If he goes before he has them, they go back to their places."""
     wait_us = call.wait_us(wait)
     if not wait_us:
         granted = await call.port.lease(log, group, count, consumer=consumer, wait_us=0, keep=keep).get()
-        return granted if granted is None or count == 1 else await _what_fits(call, log, granted)
+        return (None, 0) if granted is None else await _what_fits(call, log, granted)
 
     async def take_back(granted: Granted | None) -> None:
         if granted is not None and granted.number:
@@ -53,7 +55,7 @@ async def leased(
     with call.front.place(call.caller):
         ticket = call.port.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
         granted = await call.front.outcome(ticket, call.receive, take_back, call.wait_name())
-    return granted if granted is None or count == 1 else await _what_fits(call, log, granted)
+    return (None, 0) if granted is None else await _what_fits(call, log, granted)
 
 
 async def _unseen(call: Call, log: Handle, granted: Granted, offsets: list[int]) -> None:
@@ -61,22 +63,22 @@ async def _unseen(call: Call, log: Handle, granted: Granted, offsets: list[int])
     await call.port.settle(log, receipts, "unseen").get()
 
 
-async def _what_fits(call: Call, log: Handle, granted: Granted) -> Granted:
+async def _what_fits(call: Call, log: Handle, granted: Granted) -> tuple[Granted, int]:
     """As much of it as an answer may hold. The rest goes back, as if it had not been handed out."""
     most = call.front.bounds.answer_bytes_max
-    if not granted.number or octets_of(granted.runs) <= most:
-        return granted  # what is settled already cannot go back
+    octets = octets_of(granted.runs)
+    if not granted.number or octets <= most or len(granted.offsets) == 1:
+        return granted, octets  # what is settled already cannot go back
     rows = max(1, rows_within(granted.runs, most))
     offsets = list(granted.offsets)
-    if rows == len(offsets):
-        return granted
     await _unseen(call, log, granted, offsets[rows:])
     attempts = granted.attempts
-    return granted._replace(
+    kept = granted._replace(
         offsets=offsets[:rows],
         attempts=attempts[:rows] if isinstance(attempts, list) else attempts,
         runs=_first(granted.runs, rows),
     )
+    return kept, octets_of(kept.runs)
 
 
 def _first(runs: list[Run], rows: int) -> list[Run]:

@@ -7,7 +7,7 @@ from bisect import bisect_right
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
-from itertools import accumulate, starmap
+from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from penstock import wire
@@ -162,11 +162,19 @@ def row_of(message: Message, packed: bool) -> wire.MessageRow:
 
 def octets_of(runs: Iterable[Run]) -> int:
     """About what rows take in an answer: a header of a few bytes, or a row without any, costs more than its letters."""
-    return sum(starmap(_octets, runs))
+    found = 0
+    for batch, start, stop in runs:
+        if stop - start == 1:  # what was published one by one, of which there may be many
+            found += ROW_BYTES + len(batch.payloads[start])
+        else:
+            found += ROW_BYTES * (stop - start) + sum(map(len, batch.payloads[start:stop]))
+        if batch.headers is not None or batch.key is not None or batch.dedup_id is not None:
+            found += _octets_beside(batch, start, stop)
+    return found
 
 
-def _octets(batch: Batch, start: int, stop: int) -> int:
-    found = ROW_BYTES * (stop - start) + sum(map(len, batch.payloads[start:stop]))
+def _octets_beside(batch: Batch, start: int, stop: int) -> int:
+    found = 0
     for column in (batch.key, batch.dedup_id):
         if column is not None:
             found += sum(len(one) for one in column[start:stop] if one is not None)
@@ -181,7 +189,7 @@ def rows_within(runs: Iterable[Run], most: int) -> int:
     rows = 0
     for batch, start, stop in runs:
         for row in range(start, stop):
-            most -= _octets(batch, row, row + 1)
+            most -= octets_of([Run(batch, row, row + 1)])
             if most < 0:
                 return rows
             rows += 1

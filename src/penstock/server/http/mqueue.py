@@ -29,7 +29,7 @@ from penstock.message import Message
 from penstock.names import check_name
 from penstock.server.http.groups import leased, receipt_of
 from penstock.server.http.logs import require_room_for_queues
-from penstock.server.http.messages import id_of, octets_of, size_of, within_quota
+from penstock.server.http.messages import id_of, size_of, within_quota
 from penstock.server.http.problem import Refusal
 from penstock.server.http.route import WAIT, Call, Plain, Query, Route
 
@@ -167,14 +167,14 @@ async def dequeue(call: Call) -> Any:
         if not call.wait_us(call.query["wait"]):
             return []  # nothing is there; and nobody waits, for whom it would have to be made
         log = await _made(call, topic)
-    granted = await leased(call, log, DEFAULT_GROUP, call.query["limit"], call.query["wait"])
+    granted, octets = await leased(call, log, DEFAULT_GROUP, call.query["limit"], call.query["wait"])
     if granted is None:
         return []
     if lease_us is not None:
         offsets = list(granted.offsets)
         kept = Receipts(granted.group, offsets, [granted.number] * len(offsets))
         await call.port.extend(log, kept, lease_us).get()
-    return await call.built(octets_of(granted.runs), lambda: _items(log, granted))
+    return await call.built(octets, lambda: _items(log, granted))
 
 
 async def _made(call: Call, topic: str) -> Handle:
