@@ -17,7 +17,7 @@ import pytest
 from penstock.broker.embedded import Embedded
 from penstock.broker.opening import in_memory
 from penstock.clock import SECOND_US, ManualClock
-from penstock.observe.metrics import Metrics
+from penstock.observe.metrics import CONTENT_TYPE, Metrics
 from penstock.server.accounts import Accounts
 from penstock.server.http.app import ROUTES
 from penstock.server.http.route import Route
@@ -231,7 +231,9 @@ def test_only_ones_own_namespaces_are_listed_and_measured(tenants: Tenants) -> N
     with tenants.client("tenant-b") as other:
         other.put("/v1/namespaces/tenant-b/queues/mine", json={})
         assert other.get("/v1/namespaces").json() == {"names": ["tenant-b"]}
-        metrics = other.get("/metrics").text
+        answer = other.get("/metrics")
+        assert answer.headers["content-type"] == CONTENT_TYPE
+        metrics = answer.text
         assert 'namespace="tenant-b"' in metrics
         assert "tenant-a" not in metrics
     with tenants.client("*") as admin:

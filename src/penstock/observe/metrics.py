@@ -20,8 +20,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Final, Literal, NamedTuple, Protocol
 
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
 from penstock.broker.survey import Bounds, Flow, GroupView, LogView, Survey
@@ -33,7 +34,7 @@ from penstock.journal.recovery import Report
 from penstock.limits import FRAME_ROWS_MAX
 
 #: What `render` gives, for the header of that name.
-CONTENT_TYPE: Final = CONTENT_TYPE_LATEST
+CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
 
 #: Different (route, method) pairs that are counted apart; more than any version of the server has.
 ROUTES_MAX: Final = 500

@@ -14,6 +14,7 @@ import pickle
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -109,10 +110,10 @@ def ask(serving: Serving, method: str, path: str, body: Any = None, **claims: An
         "Content-Type": wire.MSGPACK,
         "Accept": wire.JSON,
     }
-    connection.request(method, f"/v1/namespaces/{path}", packed, headers)
-    answer = connection.getresponse()
-    told = answer.read()
-    connection.close()
+    with closing(connection):
+        connection.request(method, f"/v1/namespaces/{path}", packed, headers)
+        with connection.getresponse() as answer:
+            told = answer.read()
     return answer.status, json.loads(told) if told[:1] == b"{" else told
 
 
@@ -407,6 +408,22 @@ def test_a_namespace_fills_the_disk_with_rows_that_nobody_publishes(serving: Ser
     assert staged(serving, b"x" * 10_000)[0] == 200
     assert serving._server is not None
     assert not serving._server.front.tables._coming
+
+
+def test_rows_on_their_way_outlive_the_key_of_their_reader(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read(*_: Any) -> Iterator[bytes]:
+        yield b"for him"
+        serving._settings["accounts"].replace(Keys.from_secret(specimen.SECRET[::-1]))
+        yield b"for nobody"
+
+    monkeypatch.setattr(desk.Desk, "read", read)
+    with pytest.raises(http.client.IncompleteRead) as cut:
+        ask(serving, "POST", "a/spark/read", {"portion": {"first": 0, "stop": 1, "logs": {}}})
+    assert cut.value.partial == b"for him"
+    assert serving._server is not None
+    assert serving._server.front.tables._transfers == 0
 
 
 def test_places_for_tables_are_without_bound(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

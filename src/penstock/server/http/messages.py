@@ -234,6 +234,8 @@ async def page(call: Call, log: Handle, offset: int, count: int) -> Stretch:
         count -= rows
         if is_full or rows < wanted or count <= 0:
             return Stretch(runs, at, missed, octets)
+        if step == STEP_MAX:
+            await asyncio.sleep(0)  # others are to run meanwhile
         step = min(step * 4, STEP_MAX)
 
 
