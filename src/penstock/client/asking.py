@@ -43,7 +43,7 @@ NOT_WAITED_FOR: Final = frozenset({"queue_full", "disk_full", "quota_exceeded"})
 
 #: What a server says that is stopping, or is not there yet, or has no room for another connection: nothing was done, and it may be over soon.
 STOPPING: Final = frozenset({"broker_closed"})
-STARTING: Final = frozenset({"starting", "not_ready", "too_many_connections"})
+STARTING: Final = frozenset({"starting", "not_ready", "too_many_connections", "too_many_transfers"})
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
