@@ -235,9 +235,9 @@ def test_a_large_answer_is_made_beside_the_loop(
 
         return made
 
-    monkeypatch.setattr(messages, "messages_of", seen(messages.messages_of))
-    monkeypatch.setattr(groups, "deliveries", seen(groups.deliveries))
-    monkeypatch.setattr(mqueue, "messages_of", seen(mqueue.messages_of))
+    monkeypatch.setattr(messages, "messages_of", seen(vars(messages)["messages_of"]))
+    monkeypatch.setattr(groups, "deliveries", seen(vars(groups)["deliveries"]))
+    monkeypatch.setattr(mqueue, "messages_of", seen(vars(mqueue)["messages_of"]))
     monkeypatch.setattr(arrow, "stream_of", seen(arrow.stream_of))
     published(client, *[b"x" * 1000] * 900)
     accept = {"accept": "application/msgpack" if packed else "application/json"}
