@@ -61,6 +61,9 @@ AT_ONCE: Final = 130
 PROGRESS_S: Final = 5.0
 LOOK_S: Final = 1.0
 
+#: A commit is synced in a thread, and its end is told to the loop. Whichever of the two has the interpreter gives it up after so long; by default after 5 ms, which every publish would wait for the other, once or twice.
+SWITCH_S: Final = 0.0001
+
 #: Files that are not connections: segments, snapshots, sockets, modules.
 OTHER_FILES: Final = 256
 
@@ -155,6 +158,7 @@ def serve(settings: Settings, assemble: Assemble = assemble) -> int:
     for warning in settings.warnings:
         log.warning(warning)
     require_key_or_loopback(settings)
+    sys.setswitchinterval(SWITCH_S)
     runner = asyncio.Runner(loop_factory=_loop_factory())
     try:
         return runner.run(Serving(settings, assemble).run())
