@@ -38,11 +38,12 @@ check: .venv/.ready-dev  ## format, lint, types, import arrows
 	$(BIN)/mypy --strict $(CODE)
 	$(BIN)/lint-imports --no-cache
 
-# Those of the pipeline mostly wait for Spark, so they run beside the others; what they say follows. Exit code 5: none was chosen.
+# Those that mostly wait, for Spark, for sockets, for the disk, run beside the others; what they say follows. Exit code 5: none was chosen.
+BESIDE := tests/faults tests/server tests/pipeline
 test: .venv/.ready-dev  ## every test but the long campaigns
-	@$(BIN)/python -m pytest tests/pipeline $(PYTEST_ARGS) > .venv/pipeline-tests.log 2>&1 & beside=$$!; \
-	$(BIN)/python -m pytest --ignore tests/pipeline $(PYTEST_ARGS); first=$$?; \
-	wait $$beside; second=$$?; cat .venv/pipeline-tests.log; \
+	@$(BIN)/python -m pytest $(BESIDE) $(PYTEST_ARGS) > .venv/tests-beside.log 2>&1 & beside=$$!; \
+	$(BIN)/python -m pytest $(addprefix --ignore ,$(BESIDE)) $(PYTEST_ARGS); first=$$?; \
+	wait $$beside; second=$$?; cat .venv/tests-beside.log; \
 	[ $$first -eq 0 ] || [ $$first -eq 5 ] || exit $$first; [ $$second -eq 0 ] || [ $$second -eq 5 ] || exit $$second
 
 unit: .venv/.ready-dev  ## the quick ones only
