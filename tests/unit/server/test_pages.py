@@ -10,7 +10,6 @@ import typer
 from penstock import limits
 from penstock.cli import token
 from penstock.server.accounts import Caller
-from penstock.server.bounds import Bounds
 from penstock.server.quotas import Limit
 
 REFERENCE = Path(__file__).parents[3] / "docs" / "reference"
