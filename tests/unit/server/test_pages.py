@@ -37,10 +37,7 @@ def test_the_pages_have_another_bound_than_the_code() -> None:
         assert told in numbers(section(ACCOUNTS, "Claims"))
     for days_or_seconds in (limits.SELF_SIGNED_DAYS, limits.TLS_LOOK_S):
         assert days_or_seconds in numbers(section(ACCOUNTS, "TLS"))
-    assert numbers(section(QUOTAS, "Limits")) == [
-        Bounds().staged_bytes_max >> 30,
-        limits.QUOTA_NAMESPACES_MAX,
-    ]
+    assert numbers(section(QUOTAS, "Limits")) == [limits.QUOTA_NAMESPACES_MAX]
 
 
 def test_an_option_of_the_command_is_not_explained() -> None:
