@@ -343,10 +343,10 @@ def test_the_command_does_not_serve_what_it_says_or_a_long_poll_outlives_the_sig
     settings = {"PENSTOCK_MAX_QUEUE_DEPTH": "7", "PENSTOCK_MAX_RETRIES": "0", "PENSTOCK_DEFAULT_TTL": "1h"}
     command = ["serve", str(tmp_path / "data"), "--port", "0", "--shutdown-timeout", "1h"]
     with penstock(*command, "--log-encoding", "console", **settings) as server:
-        body = b'[{"namespace": "default", "topic": "work", "priority": 1, "payload": "SGVsbG8="}]'
+        body = b'[{"namespace": "default", "topic": "jobs", "priority": 1, "payload": "SGVsbG8="}]'
         assert ask(server, "/enqueue", method="POST", body=body)[0] == 202
         with connected(server) as poll, connected(server) as tail:
-            tail.sendall(request("/v1/namespaces/default/logs/work/tail?start=earliest"))
+            tail.sendall(request("/v1/namespaces/default/logs/jobs/tail?start=earliest"))
             assert b" 200 OK" in tail.recv(65536)
             poll.sendall(request("/dequeue?namespace=default&topic=other&limit=1&wait=50"))
             assert ask(server, "/health")[0] == 200  # so the first one was heard
@@ -355,7 +355,7 @@ def test_the_command_does_not_serve_what_it_says_or_a_long_poll_outlives_the_sig
         assert server.end() == serving.STOPPED
     assert published(tmp_path / "data") == [b"Hello"]
     with library.open(tmp_path / "data") as broker:
-        policy = broker.get_queue("work").policy
+        policy = broker.get_queue("jobs").policy
     assert (policy.max_depth, policy.max_attempts, policy.ttl) == (7, 1, 3600.0)
 
 
