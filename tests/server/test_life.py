@@ -23,9 +23,9 @@ from tests.server.process import Running, answer, ask, connected, ended, penstoc
 pytestmark = pytest.mark.timeout(180)
 
 
-def published(path: Path) -> list[bytes]:
+def published(path: Path, name: str = "work") -> list[bytes]:
     with library.open(path) as broker:
-        return [message.payload for message in broker.get_queue("work").peek(100_000)]
+        return [message.payload for message in broker.get_queue(name).peek(100_000)]
 
 
 # --- the end ---
@@ -353,7 +353,7 @@ def test_the_command_does_not_serve_what_it_says_or_a_long_poll_outlives_the_sig
             server.send(signal.SIGTERM)
             assert answer(poll) == (200, b"[]")
         assert server.end() == serving.STOPPED
-    assert published(tmp_path / "data") == [b"Hello"]
+    assert published(tmp_path / "data", "jobs") == [b"Hello"]
     with library.open(tmp_path / "data") as broker:
         policy = broker.get_queue("jobs").policy
     assert (policy.max_depth, policy.max_attempts, policy.ttl) == (7, 1, 3600.0)
