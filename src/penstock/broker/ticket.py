@@ -53,6 +53,14 @@ class _Done:
 DONE: Final = _Done()
 
 
+async def _held(record: Record) -> None:
+    """Until a record holds. One that does already costs no turn of the loop."""
+    if record.done:
+        record.wait()
+    else:
+        await record.promise(running_loop())
+
+
 class Ticket(Protocol[T_co]):
     """What every call of the port gives."""
 
@@ -94,7 +102,7 @@ class Recorded(Generic[T]):
         return self._value
 
     async def get(self) -> T:
-        await self._record.promise(running_loop())
+        await _held(self._record)
         return self._value
 
 
@@ -138,7 +146,7 @@ class Leasing(Generic[T]):
 
     async def get(self) -> T:
         try:
-            await self._record.promise(running_loop())
+            await _held(self._record)
         except BaseException:
             self.abandon()
             raise

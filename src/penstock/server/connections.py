@@ -33,6 +33,8 @@ from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 
+from penstock.server.line import IS_CLOSING, Line
+
 if TYPE_CHECKING:
     from uvicorn.protocols.http.h11_impl import H11Protocol as _Protocol
 else:
@@ -228,7 +230,7 @@ class Guard(_Protocol):
             self.turn_away(refusal)
             return
         self._since_s = self.loop.time()
-        super().connection_made(transport)
+        super().connection_made(Line(transport, self.loop))  # type: ignore[arg-type]
 
     def give_up(self) -> None:
         """It was expected, and does not come."""
@@ -278,6 +280,7 @@ class Guard(_Protocol):
         cycle = self.cycle
         if cycle is not before:  # a head is whole, and usually all of the request
             self._received = 0
+            cycle.scope[IS_CLOSING] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
             self._in_body = cycle.more_body
             if self._in_body:
                 self._hold(len(data))

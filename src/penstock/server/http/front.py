@@ -181,32 +181,44 @@ class Wait:
 
     def __init__(self, ticket: Ticket[Any]) -> None:
         self._ticket = ticket
-        self._task: asyncio.Task[Any] = asyncio.ensure_future(ticket.get())
-        self._stopped = False
+        self._stop = getattr(ticket, "stop", None)
+        self._task: asyncio.Task[Any] | None = None  # of a ticket that cannot be stopped, and is cancelled
+        if self._stop is None:
+            self._task = asyncio.ensure_future(ticket.get())
 
     def stop(self) -> None:
         """Wait no longer: with what was granted, or nothing."""
-        self._stopped = True
-        stop = getattr(self._ticket, "stop", None)
-        if stop is not None:
-            stop()
-        else:
+        if self._task is not None:
             self._task.cancel()
+        elif self._stop is not None:
+            self._stop()
+
+    def _stop_for(self, _gone: object) -> None:
+        self.stop()
 
     async def outcome(self, receive: Receive, take_back: Callable[[Any], Awaitable[None]] | None) -> Any:
         gone = asyncio.ensure_future(until_gone(receive))
+        gone.add_done_callback(self._stop_for)
         try:
-            await asyncio.wait((self._task, gone), return_when=asyncio.FIRST_COMPLETED)
-            if not gone.done():
-                # It may go in this very moment: after this nothing is waited for before the answer is sent.
-                await _end(gone)
-            if gone.cancelled():
-                return None if self._task.cancelled() else self._task.result()
-            if self._task.done() and not self._task.cancelled() and take_back is not None:
-                await take_back(self._task.result())
-            raise ClientGone
+            found = await self._found()
         finally:
-            await _end(gone)
+            # From here on nothing is waited for before the answer is sent, so this is the last look.
+            has_gone = gone.done()
+            gone.remove_done_callback(self._stop_for)
+            gone.cancel()
+        if not has_gone:
+            return found
+        if take_back is not None:
+            await take_back(found)
+        raise ClientGone
+
+    async def _found(self) -> Any:
+        if self._task is None:
+            return await self._ticket.get()
+        try:
+            await asyncio.wait((self._task,))
+            return None if self._task.cancelled() else self._task.result()
+        finally:
             await _end(self._task)
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from bisect import bisect_right
-from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
@@ -68,8 +68,8 @@ def _size_of(message: Message) -> int:
     return len(message.payload) + sum(map(len, texts))
 
 
-@asynccontextmanager
-async def within_quota(call: Call, namespace: str, count: int, octets: int) -> AsyncIterator[None]:
+@contextmanager
+def within_quota(call: Call, namespace: str, count: int, octets: int) -> Iterator[None]:
     """Take what is published inside from a namespace's quota, or refuse it; what is then refused for another reason is given back.
 
     Between the look at the depth and the publish nothing is waited for, so nobody else comes between them.
@@ -92,7 +92,7 @@ async def within_quota(call: Call, namespace: str, count: int, octets: int) -> A
 async def publish(call: Call) -> wire.Ids:
     messages = [message_of(one) for one in call.body.messages]
     log = await call.log()
-    async with within_quota(call, call.namespace, len(messages), size_of(messages)):
+    with within_quota(call, call.namespace, len(messages), size_of(messages)):
         ids = await call.port.publish(log, messages).get()
     return ids_reply(ids, call.packed)
 
@@ -106,7 +106,7 @@ async def route(call: Call) -> wire.Routed:
     body: wire.Route = call.body
     message = message_of(body.message)
     copies = await _matching(call, body.pattern) if call.front.quotas.limit(call.namespace) is not None else 1
-    async with within_quota(call, call.namespace, copies, copies * size_of([message])):
+    with within_quota(call, call.namespace, copies, copies * size_of([message])):
         return wire.Routed(ids=await call.port.route(call.namespace, body.pattern, message).get())
 
 

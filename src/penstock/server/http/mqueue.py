@@ -135,7 +135,7 @@ async def _published(call: Call, namespace: str, items: list[EnqueueItem]) -> li
     missing = [name for name in by_topic if await call.front.found(namespace, name) is None]
     await require_room_for_queues(call, len(missing))
     log = await call.front.log(namespace, items[0].topic) if len(by_topic) == 1 and not missing else None
-    async with within_quota(call, namespace, len(messages), size_of(messages)):
+    with within_quota(call, namespace, len(messages), size_of(messages)):
         if log is not None:
             return list(await call.port.publish(log, messages).get())
         steps = [Operation(name, [messages[at] for at in places]) for name, places in by_topic.items()]

@@ -85,7 +85,7 @@ class Call:
     """A request on its way."""
 
     __slots__ = (
-        "accept", "body", "caller", "content_type", "front", "headers", "namespace", "packed", "path", "port", "query", "receive",
+        "accept", "body", "caller", "content_type", "front", "headers", "is_gone", "namespace", "packed", "path", "port", "query", "receive",
         "request_id", "status",
     )  # fmt: skip
 
@@ -101,6 +101,7 @@ class Call:
     accept: bytes
     content_type: bytes
     receive: Receive
+    is_gone: Callable[[], bool]  # whether the client's connection is being closed, as far as is known
     request_id: str
     status: int | None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock import wire
@@ -240,11 +240,11 @@ async def hand_in(call: Call) -> wire.Taken:
     if manifest is None:
         return wire.Taken(taken=True)
     wait_s = 0.0 if call.front.stopping else min(max(body.wait, 0.0), COMMIT_WAIT_S_MAX)
-    async with await _within_quota(call, manifest) if first else nullcontext():
+    with await _within_quota(call, manifest) if first else nullcontext():
         return await tables.work(desk.commit, manifest, body.files, wait_s, waiting=True)
 
 
-async def _within_quota(call: Call, manifest: Manifest) -> AbstractAsyncContextManager[None]:
+async def _within_quota(call: Call, manifest: Manifest) -> AbstractContextManager[None]:
     """A batch that comes for the first time counts, and the queues that it makes."""
     shares = manifest.shares().values()
     if call.front.quotas.limit(call.namespace) is not None:

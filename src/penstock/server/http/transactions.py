@@ -29,7 +29,7 @@ async def transact(call: Call) -> wire.Ids:
     steps = [one for step in body.steps for one in await _operations(call, step)]
     await _require_room_for_queues(call, steps)
     count = sum(len(step.messages) for step in steps)
-    async with within_quota(call, call.namespace, count, sum(size_of(step.messages) for step in steps)):
+    with within_quota(call, call.namespace, count, sum(size_of(step.messages) for step in steps)):
         return ids_reply(await call.port.transact(call.namespace, steps).get(), call.packed)
 
 
