@@ -50,6 +50,7 @@ from penstock.engine.engine import dead_letter_target
 from penstock.engine.filter import Filter
 from penstock.engine.log import DEFAULT_GROUP, NOTHING_KEPT, Log, Plain, is_plain
 from penstock.errors import InvalidArgument, LeaseLost, PolicyConflict, WrongKind
+from penstock.journal.commit import running_loop
 from penstock.journal.kinds import MESSAGES, METADATA, SETTLEMENTS
 from penstock.limits import DELIVERIES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message
@@ -85,6 +86,11 @@ class Embedded:
         With a timeout, what is handed out may be settled for so long before.
         """
         self.monitor.close(timeout_s)
+
+    def host(self) -> None:
+        """Have the running loop commit what comes from it: for a process that is there to serve."""
+        if self.monitor.journal is not None:
+            self.monitor.journal.host(running_loop())
 
     def wake(self) -> None:
         """Look at the clock now: for clocks that are moved by hand."""

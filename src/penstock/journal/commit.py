@@ -7,9 +7,9 @@ waits (as far as a frame holds), has it written and synced, completes those tick
 rows came meanwhile. So there is no committer thread to wake, and the more callers there are the larger the commits get.
 
 asyncio never writes or syncs on its loop: when rows come from a loop and nobody leads, one worker thread does, from the end of the
-loop's turn on. A loop hears of a commit once, however many of its futures that completes.
+loop's turn on. A loop hears of a commit once, however many of its futures that completes. The loop of a server is the exception, and leads itself: see `hosting`.
 
-Who leads is one value, `_leader`: nobody, a thread, the worker, or the ticket whose waiting thread is being woken to lead. What always
+Who leads is one value, `leader`: nobody, a thread, the worker, the host, or the ticket whose waiting thread is being woken to lead. What always
 holds:
 
 - tickets are committed in the order in which they were queued, and a ticket's rows are in one frame;
@@ -39,12 +39,15 @@ if TYPE_CHECKING:  # who does not use asyncio does not pay for importing it
     import asyncio
     from asyncio import AbstractEventLoop as Loop
 
+    from penstock.journal.hosting import Host
+
 Lock = AbstractContextManager[object]
 Answer = TypeVar("Answer")
 
 #: Who leads if no thread of a caller does.
 NOBODY: Final = 0
 WORKER: Final = -1
+HOST: Final = -2
 
 #: How often the main thread looks whether what it cannot be interrupted in has ended, if nobody tells it.
 LOOK_S: Final = 0.05
@@ -126,13 +129,16 @@ class GroupCommit:
         idle: Callable[[], None],
     ) -> None:
         self._lock = lock
-        self._write = write
+        self.write = write
         self._sync = sync
         self._idle = idle
         self._pending: deque[Ticket] = deque()
-        self._in_hand: list[Ticket] = []
-        self._leader: int | Ticket = NOBODY
-        self._called: Loop | None = None  # the loop that will have the worker lead
+        self.in_hand: list[Ticket] = []
+        self.leader: int | Ticket = NOBODY
+        self._called: Loop | None = (
+            None  # the loop that will lead, or have the worker lead, at the end of its turn
+        )
+        self.host: Host | None = None
         self._worker: threading.Thread | None = None
         self._work = threading.Semaphore(0)
         self._stopping = False
@@ -191,19 +197,26 @@ class GroupCommit:
         with self._lock:
             if ticket._futures is None:
                 ticket._futures, ticket._loop = [], loop
-                if self._leader == NOBODY and self._called is not loop:
+                if self._called is not loop and (self.leader == NOBODY or self.leader == HOST):
                     self._called = loop
-                    loop.call_soon(self._have_worker_lead)
+                    loop.call_soon(self._end_of_turn, loop)
             ticket._futures.append(future)
             if ticket.done:
                 loop.call_soon(_resolve, [ticket])
         return future
 
-    def _have_worker_lead(self) -> None:
+    def _end_of_turn(self, loop: Loop) -> None:
+        """Have what came in a loop's turn committed, unless somebody does already."""
+        host = self.host if self.host is not None and self.host.leads_for(loop) else None
         with self._lock:
             self._called = None
-            if self._pending and self._leader == NOBODY:
-                self._wake_worker()
+            if self._pending and self.leader == NOBODY:
+                if host is None:
+                    self._wake_worker()
+                else:
+                    self.leader = HOST
+        if host is not None:
+            host.turn()
 
     # --- waiting ---
 
@@ -214,14 +227,17 @@ class GroupCommit:
             while not ticket.done:
                 with self._lock:
                     if (
-                        ticket.done and self._leader is not ticket
+                        ticket.done and self.leader is not ticket
                     ):  # while we waited for the lock: nobody would open a gate any more
                         return
                     gate = self._gate_of(ticket, me)
                 if gate is None:
                     self._lead(ticket, me)
                 else:
-                    gate.acquire()
+                    if self.host is None:
+                        gate.acquire()
+                    else:
+                        self.host.wait_at(gate)
                     gate.release()  # the next one who waits for this ticket passes too
         except BaseException:
             finishing(self._let_go, ticket, me)
@@ -229,8 +245,8 @@ class GroupCommit:
 
     def _gate_of(self, ticket: Ticket, me: int) -> threading.Lock | None:
         """With the lock held: what to wait at until the ticket is done; None if this thread is to lead."""
-        if self._leader == NOBODY or self._leader is ticket:
-            self._leader = me
+        if self.leader == NOBODY or self.leader is ticket:
+            self.leader = me
             return None
         gate = ticket._gate
         if gate is None:
@@ -242,7 +258,7 @@ class GroupCommit:
         """A thread stops waiting, wherever it was. The lead that it had, or was offered, goes to the worker."""
         with self._lock:
             ticket.open_gate()  # others who wait for it look again, and nobody thinks that somebody still waits there
-            if self._leader == me or self._leader is ticket:
+            if self.leader == me or self.leader is ticket:
                 self._wake_worker()
 
     # --- leading ---
@@ -251,30 +267,36 @@ class GroupCommit:
         """Commit until `ticket` is done, or nothing waits; then pass the lead on."""
         interrupted: BaseException | None = None
         while ticket is None or not ticket.done:
-            with self._lock:
-                batch = self._take()
-            if not batch:
+            if not self.take():
                 break
             try:
                 if self.failure is not None:
                     raise self.failure
-                interrupted = self._commit(self._in_hand) or interrupted
+                interrupted = self._commit(self.in_hand) or interrupted
                 self._idle()
             except BaseException as error:
-                finishing(self.fail, error, self._in_hand)
+                finishing(self.fail, error, self.in_hand)
                 interrupted = interrupted if isinstance(error, Exception) else error
-        interrupted = finishing(self._pass_on, me)[1] or interrupted
+        interrupted = finishing(self.pass_on, me)[1] or interrupted
         if interrupted is not None:
             raise interrupted
 
-    def _take(self) -> Sequence[Ticket]:
+    def take(self) -> list[Ticket]:
+        """Take in hand everything that waits: see `_take`."""
+        with self._lock:
+            return self._take()
+
+    def has_barrier(self) -> bool:
+        """Whether somebody waits for everything to be at rest."""
+        with self._lock:
+            return any(ticket.at_rest is not None for ticket in self._pending)
+
+    def _take(self) -> list[Ticket]:
         """With the lock held: take in hand everything that waits, as far as one frame holds.
 
         What an interrupted leader had in hand, and did not write, comes first.
         """
-        batch = self._in_hand = (
-            [ticket for ticket in self._in_hand if not ticket.done] if self._in_hand else []
-        )
+        batch = self.in_hand = [ticket for ticket in self.in_hand if not ticket.done] if self.in_hand else []
         if batch and self._pending and self._pending[0] is batch[-1]:
             self._pending.popleft()
         size = rows = sections = 0
@@ -295,20 +317,20 @@ class GroupCommit:
         return batch
 
     def _commit(self, batch: list[Ticket]) -> BaseException | None:
-        interrupted = self._write(batch)
+        interrupted = self.write(batch)
         if len(batch) == 1 and not batch[0].sync and batch[0].at_rest is None:
-            return self._finish(batch) or interrupted
+            return self.finish(batch) or interrupted
         to_sync = [ticket for ticket in batch if ticket.sync]
         if to_sync:
             if len(to_sync) < len(batch):
-                interrupted = self._finish([ticket for ticket in batch if not ticket.sync]) or interrupted
+                interrupted = self.finish([ticket for ticket in batch if not ticket.sync]) or interrupted
             interrupted = self._sync() or interrupted
         last = batch[-1]
         if last.at_rest is not None:
             last.at_rest()
-        return self._finish(to_sync or batch) or interrupted
+        return self.finish(to_sync or batch) or interrupted
 
-    def _finish(self, batch: list[Ticket]) -> BaseException | None:
+    def finish(self, batch: list[Ticket]) -> BaseException | None:
         """Do what the callers want done now, and complete their tickets."""
         for ticket in batch:
             if ticket.then is not None:
@@ -328,8 +350,8 @@ class GroupCommit:
                 )
                 self.failure.__cause__ = error
             waiting = [*in_hand, *self._pending]
-            if isinstance(self._leader, Ticket):  # nothing is left to lead
-                self._leader = NOBODY
+            if isinstance(self.leader, Ticket):  # nothing is left to lead
+                self.leader = NOBODY
         if first and self.on_failure is not None:
             self.on_failure(self.failure)
         self._complete(waiting, self.failure)
@@ -352,33 +374,44 @@ class GroupCommit:
                     loops = {} if loops is None else loops
                     loops.setdefault(ticket._loop, []).append(ticket)
         for loop, tickets in loops.items() if loops is not None else ():
+            if self.host is not None and self.host.is_here(loop):
+                _resolve(tickets)
+                continue
             try:
                 loop.call_soon_threadsafe(_resolve, tickets)
             except RuntimeError:  # the loop was closed: nobody is left to hear of it
                 continue
 
-    def _pass_on(self, me: int) -> None:
+    def pass_on(self, me: int) -> None:
         """Offer the lead to a thread that waits, or give it to the worker, or to nobody. Harmless if it was passed on already."""
         with self._lock:
-            if self._leader != me:
+            if self.leader != me:
                 return
             for ticket in self._pending:
                 if ticket._gate is not None:
-                    self._leader = ticket
+                    self.leader = ticket
                     ticket.open_gate()
                     return
             if self._pending and any(ticket._loop is not None for ticket in self._pending):
-                self._wake_worker()
+                self.leader = HOST  # before it is called: it may look at once
+                if self.host is None or me == HOST or not self.host.call():
+                    self._wake_worker()
                 return
-            self._leader = NOBODY
+            self.leader = NOBODY
             if self._last is not None and self._last.locked():
                 self._last.release()
 
     # --- the worker, for asyncio and for what nobody waits for any more ---
 
+    def have_worker_lead(self, me: int) -> None:
+        """Give the lead to the worker: there is something to do that takes its time."""
+        with self._lock:
+            if self.leader == me:
+                self._wake_worker()
+
     def _wake_worker(self) -> None:
         """With the lock held: have the worker lead."""
-        self._leader = WORKER
+        self.leader = WORKER
         if self._worker is None:
             self._worker = threading.Thread(target=self._work_on, name="penstock-commit", daemon=True)
             self._worker.start()
@@ -387,30 +420,43 @@ class GroupCommit:
     def _work_on(self) -> None:
         while True:
             self._work.acquire()
-            if self._leader == WORKER:
+            if self.leader == WORKER:
+                self._rest_first()
                 self._lead(None, WORKER)
             elif self._stopping:
                 return
 
+    def _rest_first(self) -> None:
+        """What is to be done between two commits, which the host leaves to the worker."""
+        try:
+            if self.failure is None:
+                self._idle()
+        except BaseException as error:
+            self.fail(error)
+
     def orphan(self, lock: Lock, failure: PenstockError) -> None:
         """In a forked child: nobody else runs here, and nothing of the parent's may be touched."""
         self._lock = lock
-        self._worker = None
-        self._leader = NOBODY
+        self._worker = self.host = None
+        self.leader = NOBODY
         self._work = threading.Semaphore(0)
         self.failure = None
-        for ticket in (*self._in_hand, *self._pending):
+        for ticket in (*self.in_hand, *self._pending):
             ticket._gate = ticket._loop = None
-        self.fail(failure, self._in_hand)
+        self.fail(failure, self.in_hand)
 
     def stop(self) -> None:
         """Return when nobody leads any more, and end the worker. Everything that is queued must have failed before."""
         with self._lock:
-            if self._leader != NOBODY:
+            if self.leader != NOBODY:
                 self._last = threading.Lock()
                 self._last.acquire()
+        if self.host is not None:
+            self.host.help()
         if self._last is not None:
             self._last.acquire()
+        if self.host is not None:
+            self.host.close()
         if self._worker is not None:
             self._stopping = True
             self._work.release()

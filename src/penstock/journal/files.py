@@ -1,4 +1,4 @@
-"""The only place that touches the operating system.
+"""The only place that touches the operating system, but for `kernel`, which is called from here.
 
 Theory of operation
 -------------------
@@ -27,6 +27,7 @@ from pathlib import Path
 from typing import Final, TypeVar
 
 from penstock.errors import JournalFailed
+from penstock.journal.kernel import KernelSync
 
 Answer = TypeVar("Answer")
 
@@ -125,6 +126,14 @@ class Files:
     def sync(self, fd: int) -> None:
         """What was written is on the disk when this returns. Never call it again after it failed."""
         self._call(os.fdatasync, fd)
+
+    def begin_sync(self, kernel: KernelSync, fd: int) -> None:
+        """Have the kernel sync a file by itself."""
+        self._call(kernel.begin, fd)
+
+    def end_sync(self, kernel: KernelSync) -> None:
+        """What was written before it began is on the disk when this returns. Never begin it again after it failed."""
+        self._call(kernel.end)
 
     def size(self, fd: int) -> int:
         return self._call(os.fstat, fd).st_size

@@ -277,6 +277,13 @@ class Journal:
             self._tail.take_room([kind], size + frames.OVERHEAD)
             self._tail.promised = size + frames.OVERHEAD
 
+    def host(self, loop: asyncio.AbstractEventLoop) -> bool:
+        """Have a loop, which runs in this thread and is there for nothing else, write what comes from it, and the kernel sync it (see `hosting`).
+
+        False if the kernel does not offer that: then a thread does both, as for every loop.
+        """
+        return self._tail.host(loop)
+
     def tell_of_failure(self, callback: Callable[[PenstockError], None]) -> None:
         """Have `callback` called when the journal fails or is closed, by whichever thread notices. It must not wait for anything."""
         self._group.on_failure = callback

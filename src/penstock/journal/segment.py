@@ -42,6 +42,7 @@ from penstock.journal.directory import FREE, TMP, Directory
 from penstock.journal.files import NO_ROOM, Files
 from penstock.journal.frame import EMPTY, SEAL, Body, Frame, Header
 from penstock.journal.index import SegmentIndex
+from penstock.journal.kernel import KernelSync
 from penstock.journal.kinds import CLEANED, KINDS, METADATA, Span
 from penstock.journal.section import intact_spans
 
@@ -391,6 +392,9 @@ class Writer:
 
     def sync(self) -> None:
         self._files.sync(self.fd)
+
+    def begin_sync(self, kernel: KernelSync) -> None:
+        self._files.begin_sync(kernel, self.fd)
 
     def room(self) -> int:
         """Bytes that can be written without asking the disk for more."""

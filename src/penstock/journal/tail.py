@@ -21,7 +21,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from penstock import limits
 from penstock.clock import Clock, nanoseconds_of
@@ -32,14 +32,19 @@ from penstock.journal.directory import Directory
 from penstock.journal.files import NO_ROOM
 from penstock.journal.frame import Body
 from penstock.journal.holdings import Draft, Holdings
+from penstock.journal.hosting import Host
+from penstock.journal.kernel import KernelSync
 from penstock.journal.kinds import CLEANED, LEASES, METADATA, POSITIONS, SETTLEMENTS, Kind
 from penstock.journal.mark import Mark, MarkFile
-from penstock.journal.meter import Meter
+from penstock.journal.meter import Histogram, Meter
 from penstock.journal.recovery import Recovery
 from penstock.journal.rows import Rows, merge
 from penstock.journal.segment import Writer
 from penstock.journal.state import State
 from penstock.journal.view import SegmentInfo
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop as Loop
 
 Durability = Literal["commit", "interval", "os"]
 DURABILITIES: Final = ("commit", "interval", "os")
@@ -56,6 +61,14 @@ FLOORS: Final[dict[Kind, int]] = {
 
 #: Sections in one frame when opening accounts for damage: far below what a frame holds.
 LOSSES_AT_ONCE: Final = 10_000
+
+
+class UnderWay(NamedTuple):
+    """A sync that the kernel does: up to where it counts, since when its oldest commit waits (below 0: none does), and when it began."""
+
+    position: Mark
+    commit_ns: int
+    sync_ns: int
 
 
 class Tail:
@@ -80,6 +93,7 @@ class Tail:
         self.meter = Meter()
         self._now_ns = nanoseconds_of(clock)
         self._began_ns = -1  # when the frame was begun that is to be synced; below 0 if there is none
+        self._under_way: UnderWay
         self._interval_s = interval_s
         self._sync_lock = threading.Lock()
         self._dirty = threading.Event()
@@ -229,8 +243,8 @@ class Tail:
         """Write one frame for all of the batch."""
         rows = batch[0].rows if len(batch) == 1 else [r for ticket in batch for r in ticket.rows]
         # What is only written is not measured: that would take a part of the time that it takes.
-        if batch[-1].sync or batch[0].sync or (len(batch) > 2 and any(ticket.sync for ticket in batch)):
-            self._began_ns = self._now_ns() if rows else -1
+        if self._began_ns < 0 and rows and _is_synced(batch):
+            self._began_ns = self._now_ns()
         interrupted = self._commit_frame(rows) if rows else None
         for ticket in batch:
             ticket.sequence = self.sequence
@@ -280,11 +294,14 @@ class Tail:
     def _sync_commit(self) -> BaseException | None:
         interrupted = finishing(self._sync)[1]
         if self._began_ns >= 0:
-            counted, taken_ns = self.meter.commits, self._now_ns() - self._began_ns
-            counted.total += taken_ns
-            counted.buckets[taken_ns.bit_length()] += 1
+            self._note(self.meter.commits, self._began_ns)
             self._began_ns = -1
         return interrupted
+
+    def _note(self, counted: Histogram, began_ns: int) -> None:
+        taken_ns = self._now_ns() - began_ns
+        counted.total += taken_ns
+        counted.buckets[taken_ns.bit_length()] += 1
 
     def _sync(self) -> None:
         """Sync what has been written, then move the mark. A failure of either is the journal's, before anybody else may sync."""
@@ -299,13 +316,62 @@ class Tail:
                         active.prefill()
                     began_ns = self._now_ns()
                     active.sync()
-                    counted, taken_ns = self.meter.syncs, self._now_ns() - began_ns
-                    counted.total += taken_ns
-                    counted.buckets[taken_ns.bit_length()] += 1
+                    self._note(self.meter.syncs, began_ns)
                     self._advance_mark(position)
                 except OSError as error:
                     self.group.fail(error)
                     raise
+
+    # --- syncing by the kernel, for a loop that leads ---
+
+    def begin_sync(self, kernel: KernelSync) -> bool:
+        """Have the kernel sync what has been written; False if all of it is. Nobody else syncs or rotates until `end_sync`."""
+        self._sync_lock.acquire()
+        try:
+            with self.lock:
+                position, active = self.position(), self.held.active
+                if self.group.failure is not None:
+                    raise fresh_copy(self.group.failure)
+            if position.sequence > self.durable.sequence:
+                if self.durability == "commit":
+                    active.prefill()
+                self._under_way = UnderWay(position, self._began_ns, self._now_ns())
+                self._began_ns = -1
+                active.begin_sync(kernel)
+                return True
+        except BaseException:
+            self._sync_lock.release()
+            raise
+        self._sync_lock.release()
+        return False
+
+    def end_sync(self, kernel: KernelSync) -> None:
+        """Wait until that is done, then move the mark."""
+        position, commit_ns, sync_ns = self._under_way
+        try:
+            self.directory.files.end_sync(kernel)
+            self._note(self.meter.syncs, sync_ns)
+            self._advance_mark(position)
+            if commit_ns >= 0:
+                self._note(self.meter.commits, commit_ns)
+        except OSError as error:
+            self.group.fail(error)
+            raise
+        finally:
+            self._sync_lock.release()
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next segment is to be begun."""
+        return self.held.active.end >= self.segment_bytes
+
+    def host(self, loop: Loop) -> bool:
+        """Have a loop, which runs in this thread, lead what comes from it; whether that can be."""
+        kernel = KernelSync.open()
+        if kernel is None:
+            return False
+        self.group.host = Host(self.group, loop, Hosted(self, kernel))
+        return True
 
     def _advance_mark(self, mark: Mark) -> None:
         self._mark_file.write(mark)
@@ -335,7 +401,7 @@ class Tail:
     # --- rotation (the leader) ---
 
     def _after_commit(self) -> None:
-        if self.held.active.end >= self.segment_bytes:
+        if self.is_full:
             self.rotate()
 
     def _draft(self) -> Draft:
@@ -408,3 +474,30 @@ class Tail:
         self._sync_lock = threading.Lock()
         self._stopped.set()
         self.group.orphan(lock, why)
+
+
+def _is_synced(batch: list[Ticket]) -> bool:
+    """Whether somebody waits for a batch to be synced."""
+    return batch[-1].sync or batch[0].sync or (len(batch) > 2 and any(ticket.sync for ticket in batch))
+
+
+class Hosted:
+    """The end of a journal, as the loop that leads there has it synced."""
+
+    def __init__(self, tail: Tail, kernel: KernelSync) -> None:
+        self._tail = tail
+        self._kernel = kernel
+        self.bell = kernel.bell
+
+    @property
+    def is_full(self) -> bool:
+        return self._tail.is_full
+
+    def begin_sync(self) -> bool:
+        return self._tail.begin_sync(self._kernel)
+
+    def end_sync(self) -> None:
+        self._tail.end_sync(self._kernel)
+
+    def let_go(self) -> None:
+        self._kernel.close()

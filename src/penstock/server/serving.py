@@ -258,6 +258,7 @@ class Serving:
 
     async def _served(self, port: Embedded) -> int:
         in_time = True
+        port.host()
         try:
             self._assembled = self._assemble(self.settings, port, self._http.refused)
             await self._http.serve(self._assembled.app)

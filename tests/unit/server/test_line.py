@@ -33,7 +33,7 @@ class Transport:
 HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
 
 
-def on_a_line(*steps: tuple[str, Any] | None) -> list[Any]:
+def on_a_line(*steps: tuple[str] | tuple[str, bytes] | None) -> list[Any]:
     """What a transport sees of these steps; None is a turn of the loop."""
 
     async def play() -> list[Any]:
