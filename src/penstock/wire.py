@@ -191,26 +191,27 @@ class Leases(Reply):
     deliveries: list[DeliveryRow]
 
 
-class Settle(Body):
-    """POST …/logs/{name}/settle: all or none. Either receipts, or what they say, in columns: group, offsets, numbers."""
+class Held(Body):
+    """Which leases are meant: either receipts, or what they say, in columns: group, offsets, numbers."""
 
-    how: How = "ack"
     receipts: list[str] = []
     group: str | None = None
     offsets: list[int] = []
     numbers: list[int] = []
+
+
+class Settle(Held):
+    """POST …/logs/{name}/settle: all or none."""
+
+    how: How = "ack"
     delay: float | None = None
     error: str | None = None
 
 
-class Extend(Body):
+class Extend(Held, kw_only=True):
     """POST …/logs/{name}/extend: keep them for so many seconds from now."""
 
     seconds: float
-    receipts: list[str] = []
-    group: str | None = None
-    offsets: list[int] = []
-    numbers: list[int] = []
 
 
 # --- groups, consumers, readers ---
@@ -277,19 +278,12 @@ class Commit(Body):
 # --- the rest ---
 
 
-class Operation(Body):
+class Operation(Settle, kw_only=True):
     """A step of a transaction: messages for a log (made on first use), or the end of leases of a log."""
 
     log: str
     number: int | None = None
     messages: list[bytes | Item] = []
-    how: How = "ack"
-    receipts: list[str] = []
-    group: str | None = None
-    offsets: list[int] = []
-    numbers: list[int] = []
-    delay: float | None = None
-    error: str | None = None
 
 
 class Transact(Body):

@@ -141,7 +141,7 @@ def _no_receipt(given: str) -> InvalidArgument:
     return InvalidArgument(f"{given[:80]!r} is no receipt; give one as it came with its delivery")
 
 
-def receipts_of(body: wire.Settle | wire.Extend | wire.Operation) -> list[Receipts]:
+def receipts_of(body: wire.Held) -> list[Receipts]:
     """What leases are meant, by group: as receipts, or in columns."""
     if len(body.receipts) + len(body.offsets) > DELIVERIES_MAX:
         raise InvalidArgument(f"there are more than {DELIVERIES_MAX} receipts: make it several requests")
