@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import logging
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,9 @@ from cryptography.hazmat.primitives.serialization import (
     NoEncryption,
     PrivateFormat,
     PublicFormat,
+    load_pem_public_key,
 )
+from jwt.algorithms import ECAlgorithm
 
 from penstock.broker.opening import in_memory
 from penstock.errors import InvalidArgument, Unauthorized
@@ -36,15 +40,25 @@ def pair() -> tuple[Signer, str]:
     return Signer.from_pem(private), public.decode()
 
 
-def test_a_hangup_leaves_the_old_public_key_in_force(tmp_path: Path) -> None:
+def as_jwks(public: str) -> str:
+    """A public key as a set of one."""
+    key = load_pem_public_key(public.encode())
+    assert isinstance(key, ec.EllipticCurvePublicKey)
+    return json.dumps({"keys": [ECAlgorithm.to_jwk(key, as_dict=True) | {"alg": "ES256"}]})
+
+
+@pytest.mark.parametrize(("setting", "stored"), [("jwt_public_key", str), ("jwt_jwks", as_jwks)])
+def test_a_hangup_leaves_the_old_public_key_in_force(
+    tmp_path: Path, setting: str, stored: Callable[[str], str]
+) -> None:
     (old, old_public), (new, new_public) = pair(), pair()
-    file = tmp_path / "public.pem"
-    file.write_text(old_public)
+    file = tmp_path / "key"
+    file.write_text(stored(old_public))
     with closing(in_memory()) as port:
-        assembled = serving.assemble(load({"storage": "memory", "jwt_public_key": str(file)}), port, dict)
+        assembled = serving.assemble(load({"storage": "memory", setting: str(file)}), port, dict)
         accounts = assembled.app.state.front.accounts  # type: ignore[attr-defined]
         assert accounts.caller(f"Bearer {old.sign(CLAIMS)}").subject == "worker"
-        file.write_text(new_public)
+        file.write_text(stored(new_public))
         assembled.reload()
         assert accounts.caller(f"Bearer {new.sign(CLAIMS)}").subject == "worker"
         with pytest.raises(Unauthorized):
