@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from typing import Any, Final
 
 from penstock.broker.embedded import Embedded
@@ -23,19 +24,25 @@ def lend(port: Embedded) -> Running:
         port, accounts=front.accounts, quotas=front.quotas, bounds=front.bounds, observer=front.observer,
         directory=None, ready=front.ready,
     )  # fmt: skip
+    _call(server, lambda: server.lead_for(port))
     return server
 
 
 def give_back(server: Running) -> None:
     """Nobody waits there any longer, and its clients are gone."""
+    _call(server, server.front.stop)
+    with _lock:
+        _free.append(server)
+
+
+def _call(server: Running, function: Callable[[], None]) -> None:
+    """Have a function called in the server's loop."""
     done = threading.Event()
 
-    def end() -> None:
-        server.front.stop()
+    def call() -> None:
+        function()
         done.set()
 
     if server.loop is not None:
-        server.loop.call_soon_threadsafe(end)
+        server.loop.call_soon_threadsafe(call)
         done.wait()
-    with _lock:
-        _free.append(server)

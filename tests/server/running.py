@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import uvloop
 
+from penstock.broker.embedded import Embedded
 from penstock.server.connections import Bound
 from penstock.server.http.app import create
 from penstock.server.listening import HttpFront
@@ -28,6 +29,7 @@ class Running:
 
     def __init__(self, port: Any, *, listen: int = 0, **create_kwargs: Any) -> None:
         self.app = create(port, **create_kwargs)
+        self._port = port
         self.front: Any = self.app.state.front
         self.loop: asyncio.AbstractEventLoop | None = None
         self.url = ""
@@ -52,6 +54,7 @@ class Running:
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
+        self.lead_for(self._port)
         self._ending = asyncio.Event()
         await self._listener.start()
         await self._listener.serve(self.app)
@@ -60,6 +63,11 @@ class Running:
         await self._ending.wait()
         self.front.stop()
         await self._listener.stop(10)
+
+    def lead_for(self, port: Any) -> None:
+        """In the loop's thread: commit what comes from here, as `penstock serve` does."""
+        if isinstance(port, Embedded):
+            port.host()
 
     def stop(self) -> None:
         """Let nobody wait any longer, finish what is under way, and end."""

@@ -370,6 +370,9 @@ class Tail:
         kernel = KernelSync.open()
         if kernel is None:
             return False
+        if self.group.host is not None:
+            self.group.host.help()
+            self.group.host.close()
         self.group.host = Host(self.group, loop, Hosted(self, kernel))
         return True
 
