@@ -40,25 +40,31 @@ def _write_until_the_cut(disk: Disk, oracle: Oracle, orders: Orders, acknowledge
 # --- with the default durability nothing acknowledged is lost ---
 
 
-def _cut_again_and_again(disk: Disk, cuts: int, seed: int) -> None:
+def _cut_again_and_again(disk: Disk, cuts: int, seed: int, *, hosted: bool) -> None:
     chance = random.Random(seed)
     oracle = Oracle()
     start = 1
     for _ in range(cuts):
-        path = _write_until_the_cut(disk, oracle, Orders(start=start), chance.randrange(1, 60))
+        orders = Orders(start=start, hosted=hosted)
+        path = _write_until_the_cut(disk, oracle, orders, chance.randrange(1, 60))
         check(path, oracle)
         start = max(oracle.attempts) + 1
     disk.wipe()
 
 
-def test_a_power_cut_loses_nothing_acknowledged(disk: Disk) -> None:
-    _cut_again_and_again(disk, 8, seed=1)
+by_whom = pytest.mark.parametrize("hosted", [False, True], ids=["by a thread", "by a loop"])
+
+
+@by_whom
+def test_a_power_cut_loses_nothing_acknowledged(disk: Disk, hosted: bool) -> None:
+    _cut_again_and_again(disk, 8, seed=1, hosted=hosted)
 
 
 @pytest.mark.campaign
-def test_many_power_cuts_lose_nothing_acknowledged(disk: Disk) -> None:
+@by_whom
+def test_many_power_cuts_lose_nothing_acknowledged(disk: Disk, hosted: bool) -> None:
     for part in range(-(-campaign.rounds() // 10)):
-        _cut_again_and_again(disk, 10, seed=part)
+        _cut_again_and_again(disk, 10, seed=part, hosted=hosted)
 
 
 # --- with the others what is there is right ---
@@ -101,12 +107,13 @@ def test_many_power_cuts_leave_a_beginning_where_syncing_was_not_asked_for(
 # --- it would show a missing sync ---
 
 
-def _lost_without(disk: Disk, files: str, cuts: int) -> Iterator[list[int]]:
+def _lost_without(disk: Disk, files: str, cuts: int, *, hosted: bool) -> Iterator[list[int]]:
     """For each cut, the acknowledged commits that are gone when a process uses such files."""
     chance = random.Random(files)
     for _ in range(cuts):
         oracle = Oracle()
-        path = _write_until_the_cut(disk, oracle, Orders(files=files), chance.randrange(20, 50))
+        orders = Orders(files=files, hosted=hosted)
+        path = _write_until_the_cut(disk, oracle, orders, chance.randrange(20, 50))
         yield _lost(path, oracle)
         disk.wipe()
 
@@ -129,9 +136,10 @@ def _lost(path: Path, oracle: Oracle) -> list[int]:
     return [attempt.number for attempt in oracle.must_be_there() if attempt.number not in applied]
 
 
-def test_a_missing_file_sync_is_caught(disk: Disk) -> None:
+@by_whom
+def test_a_missing_file_sync_is_caught(disk: Disk, hosted: bool) -> None:
     # One cut usually shows it; the kernel may write everything out just in time, but not again and again.
-    assert any(_lost_without(disk, "no file sync", 30))
+    assert any(_lost_without(disk, "no file sync", 30, hosted=hosted))
 
 
 def test_a_missing_directory_sync_is_caught(disk: Disk) -> None:

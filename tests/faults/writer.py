@@ -5,17 +5,22 @@ Run as `python -m tests.faults.writer DIRECTORY '{"durability": "commit", …}'`
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import signal
 import sys
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 import msgspec
 
 from penstock.journal.files import Files
+from penstock.journal.journal import Journal
+from penstock.journal.kernel import KernelSync
+from penstock.journal.rows import Rows
 from penstock.journal.tail import Durability
 from tests.faults.faulty_files import UnsyncedFiles
 from tests.faults.workload import Firsts, Workload, opened
@@ -31,6 +36,7 @@ class Orders(msgspec.Struct):
 
     `stop_in_used_file`: stand still after the first acknowledged commits in a recycled segment. They overwrite blocks that
     the file already has, so syncing them writes nothing of the directory: only a synced name can save them.
+    `hosted`: an event loop commits, and the kernel syncs for it, as in a server.
     """
 
     start: int = 1
@@ -40,6 +46,30 @@ class Orders(msgspec.Struct):
     die_before: int = 0
     die_after: int = 0
     stop_in_used_file: bool = False
+    hosted: bool = False
+
+
+class HostedJournal:
+    """A journal whose commits come from an event loop, which leads them. The rest is the journal's."""
+
+    def __init__(self, journal: Journal) -> None:
+        self._journal = journal
+        self._loop = asyncio.new_event_loop()
+        threading.Thread(target=self._loop.run_forever, daemon=True).start()
+        if not asyncio.run_coroutine_threadsafe(self._host(), self._loop).result():
+            raise RuntimeError("this kernel does not sync by itself")
+
+    async def _host(self) -> bool:
+        return self._journal.host(self._loop)
+
+    async def _committed(self, rows: Sequence[Rows], sync: bool) -> int:
+        return await self._journal.submit(rows, sync=sync)
+
+    def commit(self, rows: Sequence[Rows], *, sync: bool = True) -> int:
+        return asyncio.run_coroutine_threadsafe(self._committed(rows, sync), self._loop).result()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._journal, name)
 
 
 class MortalFiles(Files):
@@ -66,6 +96,13 @@ class NoFileSync(Files):
 
     def sync(self, fd: int) -> None:
         pass
+
+    def begin_sync(self, kernel: KernelSync, fd: int) -> None:
+        del fd
+        os.eventfd_write(kernel.bell, 1)
+
+    def end_sync(self, kernel: KernelSync) -> None:
+        os.eventfd_read(kernel.bell)
 
 
 class NoSummarySync(Files):
@@ -132,7 +169,8 @@ def main(path: Path, orders: Orders) -> None:
     )
     reporter = Reporter()
     journal, applied = opened(path, files, orders.durability)
-    workload = Workload(journal, reporter, applied)
+    owner: Any = HostedJournal(journal) if orders.hosted else journal
+    workload = Workload(owner, reporter, applied)
     if orders.stop_in_used_file:
         _stop_in_used_file(workload)
     for number in range(orders.start, orders.start + orders.steps):
