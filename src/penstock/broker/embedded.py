@@ -87,10 +87,9 @@ class Embedded:
         """
         self.monitor.close(timeout_s)
 
-    def host(self) -> None:
-        """Have the running loop commit what comes from it: for a process that is there to serve."""
-        if self.monitor.journal is not None:
-            self.monitor.journal.host(running_loop())
+    def host(self) -> bool:
+        """Have the running loop commit what comes from it, for a process that is there to serve; False if a thread has to."""
+        return self.monitor.journal is None or self.monitor.journal.host(running_loop())
 
     def wake(self) -> None:
         """Look at the clock now: for clocks that are moved by hand."""

@@ -239,6 +239,8 @@ class GroupCommit:
                     else:
                         self.host.wait_at(gate)
                     gate.release()  # the next one who waits for this ticket passes too
+            if self.leader is ticket:  # it was offered the lead, and failed before it knew
+                self._let_go(ticket, me)
         except BaseException:
             finishing(self._let_go, ticket, me)
             raise
@@ -285,6 +287,10 @@ class GroupCommit:
         """Take in hand everything that waits: see `_take`."""
         with self._lock:
             return self._take()
+
+    def put_down(self) -> None:
+        """What was taken in hand is written, and the host's from here on."""
+        self.in_hand = []
 
     def has_barrier(self) -> bool:
         """Whether somebody waits for everything to be at rest."""
@@ -374,11 +380,11 @@ class GroupCommit:
                     loops = {} if loops is None else loops
                     loops.setdefault(ticket._loop, []).append(ticket)
         for loop, tickets in loops.items() if loops is not None else ():
-            if self.host is not None and self.host.is_here(loop):
-                _resolve(tickets)
-                continue
             try:
-                loop.call_soon_threadsafe(_resolve, tickets)
+                if self.host is not None and self.host.is_here(loop):
+                    _resolve(tickets)
+                else:
+                    loop.call_soon_threadsafe(_resolve, tickets)
             except RuntimeError:  # the loop was closed: nobody is left to hear of it
                 continue
 
@@ -421,12 +427,12 @@ class GroupCommit:
         while True:
             self._work.acquire()
             if self.leader == WORKER:
-                self._rest_first()
+                self._tidy_up()
                 self._lead(None, WORKER)
             elif self._stopping:
                 return
 
-    def _rest_first(self) -> None:
+    def _tidy_up(self) -> None:
         """What is to be done between two commits, which the host leaves to the worker."""
         try:
             if self.failure is None:
@@ -437,13 +443,15 @@ class GroupCommit:
     def orphan(self, lock: Lock, failure: PenstockError) -> None:
         """In a forked child: nobody else runs here, and nothing of the parent's may be touched."""
         self._lock = lock
+        under_way = [] if self.host is None else self.host.drop()
         self._worker = self.host = None
         self.leader = NOBODY
         self._work = threading.Semaphore(0)
         self.failure = None
-        for ticket in (*self.in_hand, *self._pending):
+        in_hand = [*under_way, *self.in_hand]
+        for ticket in (*in_hand, *self._pending):
             ticket._gate = ticket._loop = None
-        self.fail(failure, self.in_hand)
+        self.fail(failure, in_hand)
 
     def stop(self) -> None:
         """Return when nobody leads any more, and end the worker. Everything that is queued must have failed before."""
@@ -452,7 +460,7 @@ class GroupCommit:
                 self._last = threading.Lock()
                 self._last.acquire()
         if self.host is not None:
-            self.host.help()
+            self.host.finish()
         if self._last is not None:
             self._last.acquire()
         if self.host is not None:

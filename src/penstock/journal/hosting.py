@@ -57,8 +57,16 @@ class Syncing(Protocol):
         """Have what was written synced; False if all of it is."""
         ...
 
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        """Whether that is done, waiting for it for so long."""
+        ...
+
     def end_sync(self) -> None:
         """Wait until it is, and raise what it failed with."""
+        ...
+
+    def hush(self) -> None:
+        """Nobody waits for the bell: have it ring no more."""
         ...
 
     def let_go(self) -> None:
@@ -91,7 +99,7 @@ class Host:
 
     def call(self) -> bool:
         """From any thread: have the loop take a turn soon; False if it does not run any more."""
-        if self._closed:
+        if self._closed or not self._loop.is_running():
             return False
         try:
             self._loop.call_soon_threadsafe(self.turn)
@@ -105,27 +113,38 @@ class Host:
         """Write what waits, if the lead is ours, and have it synced."""
         with self._steps:
             if self._group.leader == HOST:
-                self._take(self._go_on)
+                self._attempt(self._go_on)
 
     def _hear(self) -> None:
-        """A sync has ended."""
+        """The bell rings: a sync has ended, unless somebody was here before."""
         with self._steps:
-            if self._is_syncing:  # or somebody has waited for it
-                self._take(self._end_sync)
-            if self._group.leader == HOST:
-                self._take(self._go_on)
+            if self._is_syncing:
+                self._next_step()
+            else:
+                self._syncing.hush()
 
-    def _take(self, step: Callable[[], BaseException | None]) -> None:
+    def _next_step(self) -> None:
+        if self._is_syncing:
+            self._attempt(self._end_sync)
+        if self._group.leader == HOST:
+            self._attempt(self._go_on)
+
+    def _attempt(self, step: Callable[[], BaseException | None]) -> None:
         """Take a step. What it raises is the journal's failure, and all that is in hand fails with it."""
         try:
             interrupted = step()
         except BaseException as error:
-            in_hand = [*self._under_way, *self._written, *self._group.in_hand]
-            self._under_way, self._written = [], []
+            in_hand = [*self.drop(), *self._group.in_hand]
             finishing(self._group.fail, error, in_hand)
-            interrupted = finishing(self._rest)[1] or (None if isinstance(error, Exception) else error)
+            interrupted = finishing(self._pass_on)[1] or (None if isinstance(error, Exception) else error)
         if interrupted is not None:
             raise interrupted
+
+    def drop(self) -> list[Ticket]:
+        """What is written and not synced, for somebody who has it fail."""
+        dropped = [*self._under_way, *self._written]
+        self._under_way, self._written = [], []
+        return dropped
 
     def _go_on(self) -> BaseException | None:
         group = self._group
@@ -135,14 +154,14 @@ class Host:
             self._written += [ticket for ticket in batch if ticket.sync]
             if done := [ticket for ticket in batch if not ticket.sync]:
                 interrupted = group.finish(done) or interrupted
-            group.in_hand = []
+            group.put_down()
         if self._written and not self._is_syncing:
             self._is_syncing = self._syncing.begin_sync()
             self._under_way, self._written = self._written, []
             if not self._is_syncing:
                 interrupted = self._finish() or interrupted
         if not self._is_syncing:
-            self._rest()
+            self._pass_on()
         return interrupted
 
     def _end_sync(self) -> BaseException | None:
@@ -160,7 +179,7 @@ class Host:
         group = self._group
         return group.pending_bytes > HOSTED_BYTES_MAX or self._syncing.is_full or group.has_barrier()
 
-    def _rest(self) -> None:
+    def _pass_on(self) -> None:
         """Nothing is under way: pass the lead on."""
         if self._group.failure is None and self._is_the_workers():
             self._group.have_worker_lead(HOST)
@@ -171,16 +190,23 @@ class Host:
 
     def wait_at(self, gate: threading.Lock) -> None:
         """Have a thread wait at a gate. If nothing moves, because it stands in the loop's way itself, or another does, it takes the steps that the loop does not come to."""
-        while not gate.acquire(timeout=0 if threading.get_ident() == self._thread else PATIENCE_S):
+        is_ours = threading.get_ident() == self._thread
+        while not gate.acquire(timeout=0 if is_ours and self._group.leader == HOST else PATIENCE_S):
             self.help()
 
     def help(self) -> None:
-        """In any thread: take the step that comes next, waiting for the kernel."""
+        """In any thread: take the step that comes next, waiting for the kernel. The loop must not wait meanwhile, so that is done before."""
+        if self._is_syncing and not self._syncing.has_ended(PATIENCE_S):
+            return
         with self._steps:
-            if self._is_syncing:
-                self._take(self._end_sync)
-            if self._group.leader == HOST:
-                self._take(self._go_on)
+            if not self._is_syncing or self._syncing.has_ended():
+                self._next_step()
+
+    def finish(self) -> None:
+        """In any thread, when no more is taken: bring what is under way to its end."""
+        self.help()
+        while self._is_syncing:
+            self.help()
 
     # --- the end ---
 
@@ -189,10 +215,11 @@ class Host:
         if self._closed:
             return
         self._closed = True
-        try:
-            self._loop.call_soon_threadsafe(self._leave)
-        except RuntimeError:  # it is closed, and listens to nothing
-            self._syncing.let_go()
+        if self._loop.is_running():
+            with suppress(RuntimeError):  # it was just closed, and listens to nothing
+                self._loop.call_soon_threadsafe(self._leave)
+                return
+        self._leave()
 
     def _leave(self) -> None:
         with suppress(Exception):  # a loop that is being closed

@@ -94,6 +94,7 @@ class Tail:
         self._now_ns = nanoseconds_of(clock)
         self._began_ns = -1  # when the frame was begun that is to be synced; below 0 if there is none
         self._under_way: UnderWay
+        self._is_whole = True  # nothing has failed that makes what is on the disk uncertain
         self._interval_s = interval_s
         self._sync_lock = threading.Lock()
         self._dirty = threading.Event()
@@ -319,8 +320,13 @@ class Tail:
                     self._note(self.meter.syncs, began_ns)
                     self._advance_mark(position)
                 except OSError as error:
-                    self.group.fail(error)
+                    self._fail(error)
                     raise
+
+    def _fail(self, error: OSError) -> None:
+        """A sync failed: the journal does, unless it is being closed, and nothing of that file is synced again in either case."""
+        self._is_whole = False
+        self.group.fail(error)
 
     # --- syncing by the kernel, for a loop that leads ---
 
@@ -355,7 +361,7 @@ class Tail:
             if commit_ns >= 0:
                 self._note(self.meter.commits, commit_ns)
         except OSError as error:
-            self.group.fail(error)
+            self._fail(error)
             raise
         finally:
             self._sync_lock.release()
@@ -371,7 +377,7 @@ class Tail:
         if kernel is None:
             return False
         if self.group.host is not None:
-            self.group.host.help()
+            self.group.host.finish()
             self.group.host.close()
         self.group.host = Host(self.group, loop, Hosted(self, kernel))
         return True
@@ -451,14 +457,14 @@ class Tail:
 
     def stop(self, why: PenstockError) -> bool:
         """Refuse what comes, and wait for what is under way; whether the journal is whole, so that `sync_all` may follow."""
-        whole = self.group.failure is None
+        self._is_whole = self._is_whole and self.group.failure is None
         self.group.fail(why)
         self.group.stop()
         self._stopped.set()
         self._dirty.set()
         if self._syncer is not None:
             self._syncer.join()
-        return whole and self.group.failure is why
+        return self._is_whole and self.group.failure is why
 
     def sync_all(self) -> None:
         """Sync a last time, the mark included."""
@@ -499,8 +505,14 @@ class Hosted:
     def begin_sync(self) -> bool:
         return self._tail.begin_sync(self._kernel)
 
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        return self._kernel.has_ended(timeout_s)
+
     def end_sync(self) -> None:
         self._tail.end_sync(self._kernel)
+
+    def hush(self) -> None:
+        self._kernel.hush()
 
     def let_go(self) -> None:
         self._kernel.close()

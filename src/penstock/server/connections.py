@@ -280,7 +280,6 @@ class Guard(_Protocol):
         cycle = self.cycle
         if cycle is not before:  # a head is whole, and usually all of the request
             self._received = 0
-            cycle.scope[IS_CLOSING] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
             self._in_body = cycle.more_body
             if self._in_body:
                 self._hold(len(data))
@@ -294,6 +293,10 @@ class Guard(_Protocol):
             self.turn_away(Refusal.LARGE_BODY)
         else:
             self._hold(len(data))
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()  # type: ignore[misc]  # httptools tells so of each request, those among them that come at once
+        self.scope[IS_CLOSING] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
 
     def _hold(self, count: int) -> None:
         if self.cycle.response_complete:

@@ -62,7 +62,7 @@ AT_ONCE: Final = 130
 PROGRESS_S: Final = 5.0
 LOOK_S: Final = 1.0
 
-#: A commit is synced in a thread, and its end is told to the loop. Whichever of the two has the interpreter gives it up after so long; by default after 5 ms, which every publish would wait for the other, once or twice.
+#: Where a thread commits (see `journal.hosting`), it tells the loop of the end. Whichever of the two has the interpreter gives it up after so long; by default after 5 ms, which every publish would wait for the other, once or twice.
 SWITCH_S: Final = 0.0001
 
 #: For the garbage collector: a walk through the youngest takes a fraction of a millisecond, one through everything comes rarely.
@@ -258,8 +258,9 @@ class Serving:
 
     async def _served(self, port: Embedded) -> int:
         in_time = True
-        port.host()
         try:
+            if not port.host():
+                log.info("this kernel does not sync files by itself: a thread does")
             self._assembled = self._assemble(self.settings, port, self._http.refused)
             await self._http.serve(self._assembled.app)
             self._begin(self._look_for_failure(port))

@@ -10,7 +10,7 @@ from types import TracebackType
 import pytest
 
 from penstock.errors import BrokerClosed, JournalFailed, PenstockError
-from penstock.journal.commit import GroupCommit, Ticket
+from penstock.journal.commit import NOBODY, GroupCommit, Ticket
 
 
 class Interrupted(BaseException):
@@ -115,6 +115,32 @@ def test_what_follows_and_fails_is_the_journals_failure() -> None:
         ticket.wait()
     with pytest.raises(JournalFailed):
         group.queue([], 0, sync=True)
+
+
+def test_who_was_offered_the_lead_and_fails_first_passes_it_on() -> None:
+    disk = Disk()
+    group = group_on(disk)
+    ticket = group.queue([], 0, sync=True)
+    group.leader = 1  # somebody
+    raised: list[BaseException] = []
+
+    def wait() -> None:
+        try:
+            ticket.wait()
+        except PenstockError as error:
+            raised.append(error)
+
+    thread = started(wait)
+    until_waiting(ticket)
+    with group._lock:
+        group.leader = ticket
+        ticket.error, ticket.done = BrokerClosed("closed"), True
+        group._pending.clear()
+        ticket.open_gate()
+    thread.join(30)
+    group.stop()  # hangs, if the lead was lost
+    leader: object = group.leader
+    assert (len(raised), leader) == (1, NOBODY)
 
 
 def test_a_barrier_ends_its_commit() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import select
 import threading
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,15 +13,20 @@ from typing import Any
 import pytest
 import uvloop
 
-from penstock.errors import BrokerClosed, JournalFailed
+from penstock.errors import BrokerClosed, ForkedProcess, JournalFailed
 from penstock.journal.commit import NOBODY, GroupCommit, Ticket
 from penstock.journal.hosting import HOSTED_BYTES_MAX, Host
 from penstock.journal.journal import Journal
 from penstock.journal.kernel import KernelSync
 from penstock.journal.rows import Rows, messages
 from tests.faults.faulty_files import KINDS, SHORT, FaultyFiles
+from tests.unit.journal.watched import Watched
 
 Loop = asyncio.AbstractEventLoop
+
+
+def is_ringing(bell: int) -> bool:
+    return bool(select.select([bell], [], [], 0)[0])
 
 
 class Disk:
@@ -32,13 +38,22 @@ class Disk:
         self.is_full = False
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
         self.errors: dict[str, OSError] = {}
+        self.holds = ""  # what is held, until `go_on`
+        self.go_on = threading.Event()
+        self.held = threading.Event()  # somebody is
 
     def _do(self, what: str) -> None:
         self.events.append(what)
         if error := self.errors.pop(what, None):
             raise error
 
+    def hold(self, what: str) -> None:
+        if what == self.holds:
+            self.held.set()
+            assert self.go_on.wait(30)
+
     def write(self, batch: list[Ticket]) -> None:
+        self.hold("write")
         self.sequence += 1
         self._do("write")
         for ticket in batch:
@@ -56,9 +71,16 @@ class Disk:
         self._do("begin")
         return True
 
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        if timeout_s:
+            self.hold("help")
+        return is_ringing(self.bell)
+
+    def hush(self) -> None:
+        os.eventfd_read(self.bell)
+
     def end_sync(self) -> None:
-        with_ring = os.eventfd_read(self.bell)
-        assert with_ring == 1
+        assert os.eventfd_read(self.bell) == 1
         self._do("end")
 
     def ring(self) -> None:
@@ -285,6 +307,72 @@ def test_who_closes_ends_what_is_under_way_although_the_loop_does_not_come_to_it
     assert play(scene) == ["write", "begin", "end", "one"]
 
 
+def test_a_thread_that_helps_does_not_stand_in_the_loops_way() -> None:
+    async def scene(on: Scene) -> None:
+        one = on.publish("one")
+        await turns()
+        on.disk.holds = "help"
+        thread = asyncio.ensure_future(asyncio.to_thread(on.queue("thread").wait))
+        assert await asyncio.to_thread(
+            on.disk.held.wait, 30
+        )  # it has lost its patience, and waits for the kernel
+        on.disk.ring()
+        await one
+        on.disk.go_on.set()
+        await until(lambda: on.disk.events[-1] == "begin")
+        on.disk.ring()
+        assert await thread == 2
+
+    assert play(scene) == ["write", "begin", "end", "one", "write", "begin", "end", "thread"]
+
+
+def test_a_thread_that_has_committed_passes_the_lead_to_the_loop() -> None:
+    async def scene(on: Scene) -> None:
+        on.disk.holds = "write"
+        thread = asyncio.ensure_future(asyncio.to_thread(on.queue("thread").wait))
+        assert await asyncio.to_thread(on.disk.held.wait, 30)
+        one = on.publish("one")
+        await turns()
+        on.disk.go_on.set()
+        assert await thread == 1
+        await until(lambda: on.disk.events[-1] == "begin")
+        on.disk.ring()
+        assert await one == 2
+
+    events = play(scene)
+    assert [event.split(" in ")[0] for event in events] == [
+        "write",
+        "sync",
+        "thread",
+        "write",
+        "begin",
+        "end",
+        "one",
+    ]
+
+
+def test_a_bell_that_rings_for_nobody_is_hushed() -> None:
+    async def scene(on: Scene) -> None:
+        on.disk.ring()
+        await until(lambda: not is_ringing(on.disk.bell))
+
+    assert play(scene) == []
+
+
+def test_in_a_forked_child_what_is_being_synced_fails() -> None:
+    async def scene(on: Scene) -> None:
+        ticket = on.queue("one")
+        future = ticket.promise(on.loop)
+        await turns()
+        on.group.orphan(threading.RLock(), ForkedProcess("of the parent"))
+        with pytest.raises(ForkedProcess):
+            ticket.wait()
+        future.cancel()
+        on.host.close()
+
+    assert play(scene) == ["write", "begin"]
+
+
 def test_another_loop_has_the_worker() -> None:
     async def scene(on: Scene) -> None:
         def other() -> int:
@@ -307,12 +395,25 @@ class ManualKernel:
     def __init__(self) -> None:
         self.bell = os.eventfd(0, os.EFD_NONBLOCK)
         self.begun = 0
+        self.refusal: OSError | None = None
+        self.error: OSError | None = None
 
     def begin(self, fd: int) -> None:
         del fd
         self.begun += 1
+        if self.refusal is not None:
+            raise self.refusal
 
     def end(self) -> None:
+        os.eventfd_read(self.bell)
+        if self.error is not None:
+            raise self.error
+
+    def has_ended(self, timeout_s: float = 0.0) -> bool:
+        del timeout_s
+        return is_ringing(self.bell)
+
+    def hush(self) -> None:
         os.eventfd_read(self.bell)
 
     def ring(self) -> None:
@@ -360,6 +461,75 @@ def test_a_sync_counts_for_what_was_written_before_it_began(tmp_path: Path, kern
 
     uvloop.run(scene())
     assert payloads(tmp_path) == [b"x1", b"x2"]
+
+
+def test_a_sync_that_fails_while_it_is_closed_is_not_made_again(tmp_path: Path, kernel: ManualKernel) -> None:
+    async def scene() -> None:
+        files = Watched()
+        journal = Journal(tmp_path, files=files)
+        journal.host(asyncio.get_running_loop())
+        future = journal.submit(row(1))
+        await turns()
+        kernel.error = OSError(5, "the disk")
+        kernel.ring()
+        files.calls.clear()
+        # As `close` does, when somebody publishes between its sync and the end.
+        assert not await asyncio.to_thread(journal._tail.stop, BrokerClosed("closed"))
+        with pytest.raises(BrokerClosed):
+            await future
+        assert "fdatasync" not in files.calls
+        journal._tail.close()
+        journal._owner.release()
+
+    uvloop.run(scene())
+
+
+def test_a_sync_that_cannot_be_begun_lets_others_go_on(tmp_path: Path, kernel: ManualKernel) -> None:
+    async def scene() -> None:
+        journal = Journal(tmp_path)
+        journal.host(asyncio.get_running_loop())
+        kernel.refusal = OSError(5, "the disk")
+        with pytest.raises(JournalFailed, match="the disk"):
+            await journal.submit(row(1))
+        assert not journal._tail._sync_lock.locked()
+        await asyncio.to_thread(journal.close)
+
+    uvloop.run(scene())
+
+
+@pytest.mark.parametrize("new_loop", [asyncio.new_event_loop, uvloop.new_event_loop])
+@pytest.mark.parametrize("closed", [True, False])
+def test_it_is_closed_when_its_loop_is_gone(
+    tmp_path: Path, new_loop: Callable[[], Loop], closed: bool
+) -> None:
+    raised: list[BaseException] = []
+    before = len(os.listdir("/proc/self/fd"))
+
+    def run() -> None:
+        loop = new_loop()
+        try:
+            journal = Journal(tmp_path)
+
+            async def begin() -> None:
+                journal.host(loop)
+                journal.submit(row(1)).add_done_callback(lambda _: None)
+                await asyncio.sleep(0)
+
+            loop.run_until_complete(begin())
+            if closed:
+                loop.close()
+            journal.close()
+        except BaseException as error:
+            raised.append(error)
+        finally:
+            loop.close()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    thread.join(30)
+    assert (raised, thread.is_alive()) == ([], False)
+    assert payloads(tmp_path) == [b"x1"]
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.journal import kernel as module
-from penstock.journal.kernel import KernelSync
+from penstock.journal.kernel import ANSWER, KernelSync
 
 
 @pytest.fixture
@@ -69,6 +69,18 @@ def test_an_error_of_the_sync_is_raised_at_its_end(kernel: KernelSync) -> None:
         os.close(writing)
 
 
+def test_a_sync_that_failed_has_not_succeeded(kernel: KernelSync, monkeypatch: pytest.MonkeyPatch) -> None:
+    def answer(*_: object) -> int:
+        ANSWER.pack_into(kernel._answer, 0, 0, 0, -errno.EIO, 0)
+        return 1
+
+    monkeypatch.setattr(kernel, "_wait", answer)
+    with pytest.raises(OSError) as caught:
+        kernel.end()
+    assert caught.value.errno == errno.EIO
+    monkeypatch.undo()
+
+
 def test_closing_waits_for_what_is_under_way(file: int) -> None:
     kernel = KernelSync.open()
     if kernel is None:
@@ -79,9 +91,13 @@ def test_closing_waits_for_what_is_under_way(file: int) -> None:
 
 
 def test_there_is_none_where_the_kernel_offers_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(module, "FDSYNC", 99)  # Linux before 4.18 had only the rest
+    assert KernelSync.open() is None
     monkeypatch.setattr(module, "CALLS", {})
     assert KernelSync.open() is None
     monkeypatch.setattr(
         module, "CALLS", dict.fromkeys(("x86_64", "aarch64", "riscv64"), (9999, 9999, 9999, 9999))
     )
     assert KernelSync.open() is None
+    assert len(os.listdir("/proc/self/fd")) == before

@@ -34,7 +34,7 @@ from penstock.server.http.bodies import (
     encode_msgpack,
     wants_msgpack,
 )
-from penstock.server.http.front import ClientGone, Front, Receive
+from penstock.server.http.front import ClientGone, Front, Receive, nobody_knows
 from penstock.server.http.problem import Headers, Refusal
 from penstock.server.http.route import Call, Encoded, Events, Plain, Query, Route, Stream, parsed
 from penstock.server.line import IS_CLOSING
@@ -137,16 +137,12 @@ class Endpoint:
         call.content_type = content_type
         call.packed = wants_msgpack(accept, content_type)
         call.receive = receive
-        call.is_gone = scope.get(IS_CLOSING, _nobody_knows)
+        call.is_gone = scope.get(IS_CLOSING, nobody_knows)
         call.status = None
         call.body = None
         if row.reading is not None:
             call.body = row.reading(await _body(front, receive, length), content_type)
         return await _sent(call, route, await route.handler(call), send)
-
-
-def _nobody_knows() -> bool:
-    return False
 
 
 def _say(scope: Scope, status: int, seconds: float, request: str) -> None:

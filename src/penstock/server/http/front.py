@@ -35,6 +35,11 @@ class ClientGone(Exception):
     """Whoever asked has gone: nobody hears the answer."""
 
 
+def nobody_knows() -> bool:
+    """Whether a client has gone, of which nothing is heard."""
+    return False
+
+
 class Front:
     """What the requests of a server share."""
 
@@ -139,11 +144,11 @@ class Front:
 
     async def outcome(
         self, ticket: Ticket[Any], receive: Receive, take_back: Callable[[Any], Awaitable[None]] | None = None,
-        name: tuple[str, str] | None = None,
+        name: tuple[str, str] | None = None, is_gone: Callable[[], bool] = nobody_knows,
     ) -> Any:  # fmt: skip
         """What a ticket gives, unless the client goes first: then what it was given is taken back. By its `name`, if it has one, the client may end the wait."""
         if isinstance(ticket, Answer | Recorded | Leasing):
-            return await ticket.get()
+            return await _unless_gone(await ticket.get(), is_gone(), take_back)
         wait = Wait(ticket)
         self._waits.add(wait)
         if name is not None:
@@ -151,7 +156,8 @@ class Front:
         if self.stopping:
             wait.stop()
         try:
-            return await wait.outcome(receive, take_back)
+            found, has_gone = await wait.outcome(receive)
+            return await _unless_gone(found, has_gone or is_gone(), take_back)
         finally:
             self._waits.discard(wait)
             if name is not None and self._named.get(name) is wait:
@@ -176,6 +182,15 @@ class Front:
             wait.stop()
 
 
+async def _unless_gone(found: Any, has_gone: bool, take_back: Callable[[Any], Awaitable[None]] | None) -> Any:
+    """What somebody was given, if he is still there; otherwise it is taken back."""
+    if not has_gone:
+        return found
+    if take_back is not None:
+        await take_back(found)
+    raise ClientGone
+
+
 class Wait:
     """A ticket that somebody waits for."""
 
@@ -196,7 +211,8 @@ class Wait:
     def _stop_for(self, _gone: object) -> None:
         self.stop()
 
-    async def outcome(self, receive: Receive, take_back: Callable[[Any], Awaitable[None]] | None) -> Any:
+    async def outcome(self, receive: Receive) -> tuple[Any, bool]:
+        """What the ticket gives, and whether the client has gone."""
         gone = asyncio.ensure_future(until_gone(receive))
         gone.add_done_callback(self._stop_for)
         try:
@@ -206,11 +222,7 @@ class Wait:
             has_gone = gone.done()
             gone.remove_done_callback(self._stop_for)
             gone.cancel()
-        if not has_gone:
-            return found
-        if take_back is not None:
-            await take_back(found)
-        raise ClientGone
+        return found, has_gone
 
     async def _found(self) -> Any:
         if self._task is None:

@@ -13,7 +13,6 @@ from penstock.broker.shelf import Run
 from penstock.clock import to_datetime
 from penstock.errors import InvalidArgument
 from penstock.limits import DELIVERIES_MAX
-from penstock.server.http.front import ClientGone
 from penstock.server.http.messages import octets_of, place_of, rows_within
 from penstock.server.http.route import LOG, Call, Query, Route
 
@@ -55,10 +54,9 @@ async def leased(
 
     with call.front.place(call.caller):
         ticket = call.port.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
-        granted = await call.front.outcome(ticket, call.receive, take_back, call.wait_name())
-    if call.is_gone():
-        await take_back(granted)
-        raise ClientGone
+        granted = await call.front.outcome(
+            ticket, call.receive, take_back, call.wait_name(), is_gone=call.is_gone
+        )
     return (None, 0) if granted is None else await _what_fits(call, log, granted)
 
 

@@ -1,0 +1,122 @@
+"""Waiting for a ticket on behalf of a client, who may go."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import closing
+from typing import Any
+
+import pytest
+
+from penstock.broker.opening import in_memory
+from penstock.broker.ticket import Answer, Stoppable
+from penstock.server.http.app import create
+from penstock.server.http.front import ClientGone, Front
+
+
+class Waited(Stoppable):
+    """A ticket that is granted something, or stopped."""
+
+    def __init__(self) -> None:
+        self.found: asyncio.Future[str | None] = asyncio.get_running_loop().create_future()
+
+    def stop(self) -> None:
+        if not self.found.done():
+            self.found.set_result(None)
+
+    def wait(self) -> str | None:
+        raise NotImplementedError
+
+    async def get(self) -> str | None:
+        return await self.found
+
+
+class Client:
+    """Sends nothing, until it goes."""
+
+    def __init__(self) -> None:
+        self.goes = asyncio.Event()
+        self.taken_back: list[Any] = []
+
+    async def receive(self) -> MutableMapping[str, Any]:
+        await self.goes.wait()
+        return {"type": "http.disconnect"}
+
+    async def take_back(self, found: Any) -> None:
+        self.taken_back.append(found)
+
+
+def play(scene: Callable[[Front, Client], Awaitable[None]]) -> None:
+    async def all_of_it() -> None:
+        await scene(create(port).state.front, Client())
+        await asyncio.sleep(0)
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        assert not left, "somebody still looks whether the client has gone"
+
+    with closing(in_memory()) as port:
+        asyncio.run(all_of_it())
+
+
+def test_what_was_granted_is_given() -> None:
+    async def scene(front: Front, client: Client) -> None:
+        ticket = Waited()
+        asyncio.get_running_loop().call_soon(ticket.found.set_result, "a message")
+        assert await front.outcome(ticket, client.receive, client.take_back) == "a message"
+        assert client.taken_back == []
+
+    play(scene)
+
+
+def test_who_goes_waits_no_longer() -> None:
+    async def scene(front: Front, client: Client) -> None:
+        asyncio.get_running_loop().call_soon(client.goes.set)
+        with pytest.raises(ClientGone):
+            await front.outcome(Waited(), client.receive, client.take_back)
+        assert client.taken_back == [None]
+
+    play(scene)
+
+
+def test_what_is_granted_to_one_who_has_gone_is_taken_back() -> None:
+    async def scene(front: Front, client: Client) -> None:
+        for ticket in (Answer("a message"), Waited()):
+            if isinstance(ticket, Waited):
+                ticket.found.set_result("a message")
+            with pytest.raises(ClientGone):
+                await front.outcome(ticket, client.receive, client.take_back, is_gone=lambda: True)
+        assert client.taken_back == ["a message", "a message"]
+
+    play(scene)
+
+
+def test_nobody_waits_at_a_server_that_stops() -> None:
+    async def scene(front: Front, client: Client) -> None:
+        front.stop()
+        assert await front.outcome(Waited(), client.receive, client.take_back) is None
+
+    play(scene)
+
+
+def test_who_waits_when_a_server_stops_is_answered() -> None:
+    async def scene(front: Front, client: Client) -> None:
+        asyncio.get_running_loop().call_soon(front.stop)
+        assert await front.outcome(Waited(), client.receive, client.take_back) is None
+
+    play(scene)
+
+
+def test_a_ticket_that_cannot_be_stopped_is_given_up() -> None:
+    class Endless:
+        def wait(self) -> None:
+            raise NotImplementedError
+
+        async def get(self) -> None:
+            await asyncio.Event().wait()
+
+    async def scene(front: Front, client: Client) -> None:
+        asyncio.get_running_loop().call_soon(client.goes.set)
+        with pytest.raises(ClientGone):
+            await front.outcome(Endless(), client.receive)
+
+    play(scene)
