@@ -116,12 +116,12 @@ class Host:
                 self._attempt(self._go_on)
 
     def _hear(self) -> None:
-        """The bell rings: a sync has ended, unless somebody was here before."""
+        """The bell rings: a sync has ended, unless somebody was here before, and the next one is under way."""
         with self._steps:
-            if self._is_syncing:
-                self._next_step()
-            else:
+            if not self._is_syncing:
                 self._syncing.hush()
+            elif self._syncing.has_ended():
+                self._next_step()
 
     def _next_step(self) -> None:
         if self._is_syncing:

@@ -351,6 +351,18 @@ def test_a_thread_that_has_committed_passes_the_lead_to_the_loop() -> None:
     ]
 
 
+def test_a_bell_that_somebody_else_has_heard_ends_nothing() -> None:
+    async def scene(on: Scene) -> None:
+        one = on.publish("one")
+        await turns()
+        on.host._hear()  # it rang, and the helper who heard it first has begun the next sync
+        assert on.disk.events == ["write", "begin"]
+        on.disk.ring()
+        await one
+
+    assert play(scene) == ["write", "begin", "end", "one"]
+
+
 def test_a_bell_that_rings_for_nobody_is_hushed() -> None:
     async def scene(on: Scene) -> None:
         on.disk.ring()
