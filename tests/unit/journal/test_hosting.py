@@ -20,7 +20,7 @@ from penstock.journal.journal import Journal
 from penstock.journal.kernel import KernelSync
 from penstock.journal.rows import Rows, messages
 from tests.faults.faulty_files import KINDS, SHORT, FaultyFiles
-from tests.unit.journal.watched import Watched
+from tests.unit.journal.watched import Watched, bells
 
 Loop = asyncio.AbstractEventLoop
 
@@ -515,7 +515,7 @@ def test_it_is_closed_when_its_loop_is_gone(
     tmp_path: Path, new_loop: Callable[[], Loop], closed: bool
 ) -> None:
     raised: list[BaseException] = []
-    before = len(os.listdir("/proc/self/fd"))
+    before = bells()
 
     def run() -> None:
         loop = new_loop()
@@ -541,7 +541,7 @@ def test_it_is_closed_when_its_loop_is_gone(
     thread.join(30)
     assert (raised, thread.is_alive()) == ([], False)
     assert payloads(tmp_path) == [b"x1"]
-    assert len(os.listdir("/proc/self/fd")) == before
+    assert bells() == before
 
 
 @pytest.fixture
