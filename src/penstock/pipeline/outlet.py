@@ -20,8 +20,8 @@ from penstock.pipeline.staging import Staging
 class Outlet(Protocol):
     """Where rows go. A task and the driver each have one, in processes of their own."""
 
-    def check(self) -> None:
-        """Raise why nothing can be written there, as far as that is known before anything runs."""
+    def check(self, *, patient: bool) -> None:
+        """Raise why nothing can be written there, as far as that is known before anything runs; `patient` waits for a server that is away."""
 
     def producer_of_one(self) -> str:
         """A name for a write that is nobody's batch."""
@@ -47,7 +47,7 @@ class DirectoryOutlet:
     def _spool(self) -> Spool:
         return Spool(Files(), Path(self._path))
 
-    def check(self) -> None:
+    def check(self, *, patient: bool) -> None:
         """The directory may not be there yet."""
 
     def producer_of_one(self) -> str:

@@ -6,7 +6,7 @@ Theory of operation
 directory (`exchange` has what is said). Drivers and executors need no more installed than for a directory: this is Python's own HTTP client.
 
 Every request may be repeated: planning changes nothing, a piece that is read is read whole before Spark sees any of it, what is staged is staged under a name that was chosen here, and a batch is published once however often it is handed in. So
-when the server is away (it is restarted, say) a request is made again for `PATIENCE_S`, and nothing is lost or doubled. Only a table that is loaded does not wait: whoever misspelt the address wants to know it now.
+when the server is away (it is restarted, say) a request is made again for `PATIENCE_S`, and nothing is lost or doubled. Only a table that is loaded, or written at once, does not wait: whoever misspelt the address wants to know it now.
 
 The token goes into one header and nowhere else.
 """
@@ -342,9 +342,9 @@ class RemoteOutlet:
         self._namespace = namespace
         self._server = Connection(server, namespace)
 
-    def check(self) -> None:
-        """Raise why nothing can be written there."""
-        self._server.ask("GET", "/spool", None, wire.Checked, patience_s=0.0)
+    def check(self, *, patient: bool) -> None:
+        """Raise why nothing can be written there; at once, or when the server has been away for too long."""
+        self._server.ask("GET", "/spool", None, wire.Checked, patience_s=PATIENCE_S if patient else 0.0)
 
     def producer_of_one(self) -> str:
         """A name for a write that is nobody's batch. The server remembers it until it was told that its answer has come."""

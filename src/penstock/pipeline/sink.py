@@ -119,7 +119,7 @@ def stream_writer(
         raise InvalidArgument(
             'outputMode("complete") cannot be: a log is only appended to; write with outputMode("append") or ("update")'
         )
-    found = target(schema, options)
+    found = target(schema, options, running=True)
     if found.app is not None:
         raise InvalidArgument(
             "options txnAppId and txnVersion are for batch writes: a streaming query has its own id and batches; leave them out"
@@ -130,8 +130,8 @@ def stream_writer(
 # --- what is wrong before anything is read ---
 
 
-def target(schema: t.StructType, options: Mapping[str, str]) -> Target:
-    """Where rows of this schema go by these options."""
+def target(schema: t.StructType, options: Mapping[str, str], *, running: bool = False) -> Target:
+    """Where rows of this schema go by these options. Spark asks so for each batch of a `running` query: a server may be away meanwhile."""
     given = {name.lower(): value for name, value in options.items()}
     known = {name.lower() for name in OPTIONS}
     unknown = sorted(given.keys() - known - _SPARKS)
@@ -152,7 +152,7 @@ def target(schema: t.StructType, options: Mapping[str, str]) -> Target:
     app, version = _transaction(given)
     namespace = check_name(given.get("namespace", DEFAULT_NAMESPACE), kind="namespace")
     found = Target(path, server, topic, namespace, _timeout_s(given), app, version)
-    found.outlet().check()
+    found.outlet().check(patient=running)
     return found
 
 

@@ -165,6 +165,27 @@ def test_a_server_that_is_away_is_not_said_at_once(tmp_path: Path) -> None:
             sink.writer(SCHEMA, {"url": source, "topic": "a"})
 
 
+def test_a_running_query_gives_up_a_server_that_is_away_for_a_moment(
+    serving: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark makes a writer for each batch of a query: that is no moment to ask whether the address is right."""
+    refused: list[float] = []
+    said = remote.Connection._said
+
+    def away_at_first(self: Any, *arguments: Any) -> Any:
+        if not refused:
+            raise remote.Away("it was reset")
+        return said(self, *arguments)
+
+    monkeypatch.setattr(remote.Connection, "_said", away_at_first)
+    monkeypatch.setattr(remote.time, "sleep", refused.append)
+    options = {**given(serving), "topic": "out"}
+    with pytest.raises(ServerUnavailable):
+        sink.writer(SCHEMA, options)
+    sink.stream_writer(SCHEMA, options)
+    assert len(refused) == 1
+
+
 def test_a_server_that_is_another_kind_of_server_is_believed(tmp_path: Path) -> None:
     code = "import http.server as h, sys; s = h.HTTPServer(('127.0.0.1', 0), h.BaseHTTPRequestHandler); print(s.server_port, flush=True); s.serve_forever()"
     with subprocess.Popen(
