@@ -178,7 +178,7 @@ def test_a_running_query_gives_up_a_server_that_is_away_for_a_moment(
         return said(self, *arguments)
 
     monkeypatch.setattr(remote.Connection, "_said", away_at_first)
-    monkeypatch.setattr(remote.time, "sleep", refused.append)
+    monkeypatch.setattr("penstock.pipeline.remote.time.sleep", refused.append)
     options = {**given(serving), "topic": "out"}
     with pytest.raises(ServerUnavailable):
         sink.writer(SCHEMA, options)
