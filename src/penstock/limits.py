@@ -96,8 +96,10 @@ SCAN_CHUNK_BYTES: Final = 256 << 10
 # With durability `os`, this much is written before it is synced behind the writer's back.
 WRITE_BEHIND_BYTES: Final = 16 << 20
 
-# Room is taken in such steps, so that a small journal stays small.
+# Room is taken in such steps, so that a small journal stays small. A segment that has grown takes a quarter of its length at once, up to the second:
+# while a file is synced, whoever takes room for it waits for that.
 ALLOCATE_STEP_BYTES: Final = 512 << 10
+ALLOCATE_STEP_BYTES_MAX: Final = 8 << 20
 
 # Room that new messages may not take: thousands of acknowledgements on a full disk.
 RESERVE_BYTES: Final = 1 << 20

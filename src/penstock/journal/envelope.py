@@ -19,6 +19,7 @@ import zlib
 from typing import Final
 
 from penstock.errors import CorruptJournal
+from penstock.journal.checksum import crc32
 
 MAGIC: Final = b"PENSTOCK"
 HEAD: Final = struct.Struct("<8s4sIQII")
@@ -28,7 +29,7 @@ CRC: Final = struct.Struct("<I")
 
 def wrap(what: bytes, version: int, body: bytes) -> bytes:
     """`body` in an envelope that says what it is."""
-    checked = CHECKED.pack(MAGIC, what, version, len(body), zlib.crc32(body))
+    checked = CHECKED.pack(MAGIC, what, version, len(body), crc32(body))
     return checked + CRC.pack(zlib.crc32(checked)) + body
 
 
@@ -45,4 +46,4 @@ def unwrap(what: bytes, version: int, data: bytes) -> bytes | None:
             f"(it knows {version}): open the directory with a newer one"
         )
     body = data[HEAD.size :]
-    return body if len(body) == size and zlib.crc32(body) == body_crc else None
+    return body if len(body) == size and crc32(body) == body_crc else None

@@ -41,6 +41,7 @@ from typing import Final, NamedTuple
 
 from penstock import limits
 from penstock.errors import BatchTooLarge, CorruptJournal
+from penstock.journal.checksum import crc32
 from penstock.journal.kinds import MESSAGES, Span
 from penstock.journal.rows import Rows
 from penstock.journal.section import Section, sections
@@ -180,7 +181,7 @@ def _closed(checked: bytes, parts: list[bytes]) -> list[bytes]:
     """The checksums are taken part by part: nothing is copied here."""
     crc = start = zlib.crc32(checked)
     for part in parts:
-        crc = zlib.crc32(part, crc)
+        crc = crc32(part, crc)
     return [checked, CRC.pack(start), *parts, TRAILER.pack(crc, 0)]
 
 
@@ -213,7 +214,7 @@ def body_of(data: memoryview, at: int, head: Header) -> memoryview | None:
         return None
     crc, spare = TRAILER.unpack_from(data, end)
     content = data[start:end]
-    return content if zlib.crc32(content, head.crc) == crc and not spare else None
+    return content if crc32(content, head.crc) == crc and not spare else None
 
 
 def sought(generation: int) -> bytes:

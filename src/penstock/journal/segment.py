@@ -401,20 +401,23 @@ class Writer:
         return self.allocated - self.end
 
     def make_room(self, size: int, *, to_the_last_byte: bool = False) -> None:
-        """Take room for `size` more bytes than are written, in steps.
+        """Take room for `size` more bytes than are written, in steps: the longer the file, the longer they are, as far as the disk has room.
 
-        What is left of a step stays free for snapshots, without which nothing is cleaned; `to_the_last_byte` takes even that.
+        What is left of a short step stays free for snapshots, without which nothing is cleaned; `to_the_last_byte` takes even that.
         """
-        step = limits.ALLOCATE_STEP_BYTES
         wanted = self.end + size
         if wanted <= self.allocated:
             return
-        try:
-            self._allocate(-(-wanted // step) * step)
-        except OSError as error:
-            if error.errno not in NO_ROOM or not to_the_last_byte:
-                raise
-            self._allocate(wanted)
+        short = limits.ALLOCATE_STEP_BYTES
+        grown = min(self.allocated // 4, limits.ALLOCATE_STEP_BYTES_MAX) // short * short
+        steps = sorted({max(grown, short), short, 1 if to_the_last_byte else short}, reverse=True)
+        for step in steps:
+            try:
+                self._allocate(-(-wanted // step) * step)
+                return
+            except OSError as error:
+                if error.errno not in NO_ROOM or step == steps[-1]:
+                    raise
 
     def _allocate(self, wanted: int) -> None:
         self._files.allocate(self.fd, self.allocated, wanted - self.allocated)

@@ -108,6 +108,46 @@ def test_a_disk_that_refuses_zeros_costs_nothing(tmp_path: Path) -> None:
         ]
 
 
+class Room:
+    """Notes what room was taken, on a disk that has only so much of it at once."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self.taken: list[int] = []
+
+    def __call__(self, name: str, arguments: tuple[object, ...]) -> None:
+        if name == "posix_fallocate":
+            _, _, size = arguments
+            assert isinstance(size, int)
+            if size > self.most:
+                raise OSError(errno.ENOSPC, "no room for so much")
+            self.taken.append(size)
+
+
+def test_a_file_that_grows_takes_room_in_longer_steps(tmp_path: Path) -> None:
+    files, room = Watched(), Room(1 << 30)
+    files.before = room
+    with Journal(tmp_path, files=files, durability="os") as journal:
+        for number in range(100):
+            publish(journal, number, 512 << 10)
+            end = journal.segments()[-1].end
+            ahead = sum(room.taken) - end
+            assert ahead <= limits.RESERVE_BYTES + max(2 * limits.ALLOCATE_STEP_BYTES, end // 2)
+    assert len(room.taken) < 25
+    assert max(room.taken) == limits.ALLOCATE_STEP_BYTES_MAX
+
+
+def test_on_a_disk_with_little_room_the_steps_are_short(tmp_path: Path) -> None:
+    files, room = Watched(), Room(2 << 20)
+    files.before = room
+    with Journal(tmp_path, files=files, durability="os") as journal:
+        for number in range(40):
+            publish(journal, number, 512 << 10)
+        assert journal.next_offset(1) == 40
+    assert max(room.taken) == 2 << 20
+    assert room.taken[-1] == limits.ALLOCATE_STEP_BYTES
+
+
 def test_a_frame_whose_number_does_not_rise_is_not_served(tmp_path: Path) -> None:
     """Its checksums, generation and place are right: whoever wrote it was at fault, and the same commit must not count twice."""
     directory = Directory(Files(), tmp_path)
