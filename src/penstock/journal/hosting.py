@@ -17,7 +17,7 @@ What always holds:
 
 - steps are taken one at a time (`_steps`), by the loop, or by a thread that has waited for long, since the loop may not come to it any more;
 - the lead is not passed on while anything is written and not yet synced;
-- nothing interrupts a step: such a process hears of signals by its loop.
+- a step that is interrupted (Ctrl-C; a server hears of signals by its loop, others may not) is brought to its end before that is raised.
 """
 
 from __future__ import annotations

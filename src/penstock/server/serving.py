@@ -104,6 +104,7 @@ def assemble(settings: Settings, port: Embedded, refused: Refused) -> Assembled:
         wait_s_max=settings.max_wait,
         long_polls_max=settings.max_long_polls,
         long_polls_per_caller_max=settings.max_long_polls_per_caller,
+        staged_bytes_max=settings.max_staged_size,
     )
     metrics = Metrics(port, version=version("penstock"))
     metrics.refusals = refused

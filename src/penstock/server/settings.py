@@ -128,6 +128,7 @@ PANELS: Final[dict[str, tuple[Setting, ...]]] = {
     "Limits": (
         Setting("max_body_size", quantity.size_bytes(1024, _BODY_BYTES_MAX), 48 << 20, "the largest body of a request"),
         Setting("max_bodies_size", quantity.size_bytes(1024, 1 << 40), 512 << 20, "bodies that are held at once, all together; room for one there always is"),
+        Setting("max_staged_size", quantity.size_bytes(1024, 1 << 50), 8 << 30, "rows of a namespace that Spark has sent and not published yet"),
         Setting("max_header_size", quantity.size_bytes(1024, 1 << 20), 32 << 10, "the largest head of a request"),
         Setting("max_connections", quantity.count(1, 1_000_000), 10_000, "open connections at once"),
         Setting("max_connections_per_address", quantity.count(1, 1_000_000), 4000, "the same from one address (IPv6: one /64)"),
@@ -197,6 +198,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     namespace_quotas: str
     max_body_size: int
     max_bodies_size: int
+    max_staged_size: int
     max_header_size: int
     max_connections: int
     max_connections_per_address: int

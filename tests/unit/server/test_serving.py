@@ -119,3 +119,19 @@ def test_a_server_for_this_machine_only_needs_a_key(host: str) -> None:
 def test_a_host_that_is_none_is_an_obscure_error() -> None:
     with pytest.raises(InvalidArgument, match=r"cannot listen on 192\.0\.2\.1:0"):
         bound_sockets(Address("192.0.2.1", 0))
+
+
+@pytest.mark.parametrize(
+    ("setting", "bound"),
+    [
+        ("max_body_size", "body_bytes_max"),
+        ("max_staged_size", "staged_bytes_max"),
+        ("max_wait", "wait_s_max"),
+        ("max_long_polls", "long_polls_max"),
+        ("max_long_polls_per_caller", "long_polls_per_caller_max"),
+    ],
+)
+def test_a_limit_that_was_chosen_is_not_in_force(setting: str, bound: str) -> None:
+    with closing(in_memory()) as port:
+        assembled = serving.assemble(load({"storage": "memory", setting: "1234"}), port, dict)
+    assert getattr(assembled.app.state.front.bounds, bound) == 1234  # type: ignore[attr-defined]
