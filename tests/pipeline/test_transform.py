@@ -10,7 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import penstock
-from penstock.errors import InvalidArgument, QueueNotFound
+from penstock.errors import InvalidArgument, PenstockError, QueueNotFound
 from penstock.pipeline.stopping import Stop
 from penstock.pipeline.transform import Ran, run
 
@@ -281,3 +281,16 @@ def test_rows_are_not_routed_by_their_column(spark: SparkSession, data: Path, tm
     run(spark, file, source=data, topic="orders", route=True, target=target, once=True)
     assert payloads(target, "even") == [0, 2, 4]
     assert payloads(target, "odd") == [1, 3, 5]
+
+
+def test_a_row_is_routed_back_to_where_it_was_read(
+    spark: SparkSession, data: Path, plain: Path, tmp_path: Path
+) -> None:
+    publish(data, *range(6))
+    with pytest.raises(InvalidArgument, match="name the topics that are read"):
+        run(spark, written(tmp_path / "all.py", ROUTED), source=data, route=True, once=True)
+    with pytest.raises(PenstockError, match="routes a row to orders, which the query reads"):
+        run(spark, plain, source=data, topic="orders", route=True, once=True)
+    assert payloads(data, "orders") == list(range(6))
+    run(spark, written(tmp_path / "on.py", ROUTED), source=data, topic="orders", route=True, once=True)
+    assert payloads(data, "even") == [0, 2, 4]

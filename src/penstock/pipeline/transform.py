@@ -30,6 +30,7 @@ from typing import Any, Final
 import msgspec
 from pyspark import cloudpickle
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
@@ -266,12 +267,27 @@ class _Job(msgspec.Struct):
             raise failure.told(error) from None
 
     def refuse_loop(self) -> None:
-        """A log that is written to what it reads never ends."""
-        names = None if self.topic is None else [one.strip() for one in self.topic.split(",")]
-        if self.to is not None and self.target == self.source and (names is None or self.to in names):
+        """A query that writes to a log which it reads never ends."""
+        if self.parquet is not None or self.target != self.source:
+            return
+        names = self._read_names()
+        if not names or self.to in names:
             raise InvalidArgument(
-                f"{self.to} would be read and written by the same query, without end: name the topics that are read, and another one to write to"
+                f"{self.to or 'what the rows are routed to'} would be read and written by the same query, without end: name the topics that are read, and another one to write to"
             )
+
+    def _read_names(self) -> list[str]:
+        """The logs that are read, if they are named."""
+        return [] if self.topic is None else [one.strip() for one in self.topic.split(",")]
+
+    def _routed(self, rows: DataFrame) -> DataFrame:
+        """The same rows; one that would come back to the query ends it instead, with an error."""
+        if not self.route or self.target != self.source:
+            return rows
+        comes_back = F.col("topic").isin(self._read_names())
+        error = F.concat(F.lit(f"{FUNCTION} routes a row to "), "topic", F.lit(", which the query reads: it would come back without end"))  # fmt: skip
+        checked = F.when(comes_back, F.raise_error(error).cast("string")).otherwise(F.col("topic"))
+        return rows.withColumn("topic", checked)
 
     def writer(self, result: DataFrame, at: Place) -> DataStreamWriter:
         if self.parquet is not None:
@@ -286,7 +302,7 @@ class _Job(msgspec.Struct):
             sink.check_schema(written.schema, self.to)
         except InvalidArgument as error:
             raise at.blames(str(error)) from None
-        writer = written.writeStream.format("penstock")
+        writer = self._routed(written).writeStream.format("penstock")
         if self.to is not None:
             writer = writer.option("topic", self.to)
         return writer.option("namespace", self.namespace).option("path", self.target)
