@@ -29,7 +29,7 @@ CRC: Final = struct.Struct("<I")
 
 def wrap(what: bytes, version: int, body: bytes) -> bytes:
     """`body` in an envelope that says what it is."""
-    checked = CHECKED.pack(MAGIC, what, version, len(body), crc32(body))
+    checked = CHECKED.pack(MAGIC, what, version, len(body), crc32(body, 0))
     return checked + CRC.pack(zlib.crc32(checked)) + body
 
 
@@ -46,4 +46,4 @@ def unwrap(what: bytes, version: int, data: bytes) -> bytes | None:
             f"(it knows {version}): open the directory with a newer one"
         )
     body = data[HEAD.size :]
-    return body if len(body) == size and crc32(body) == body_crc else None
+    return body if len(body) == size and crc32(body, 0) == body_crc else None

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from penstock.journal import Journal, JournalReader, messages
-from penstock.journal.checksum import crc32
+from penstock.journal.checksum import agrees, crc32
 
 BATCH = [b"%0100d" % number for number in range(500)]
 
@@ -56,3 +56,13 @@ def test_what_was_written_without_it_is_read_by_zlib_ng(tmp_path: Path) -> None:
 def test_it_is_the_fast_one_where_that_is_installed() -> None:
     """The server and Spark bring it along, and so does what tests need."""
     assert crc32 is not zlib.crc32
+
+
+def test_one_that_is_wrong_is_believed() -> None:
+    assert agrees(crc32)
+    assert agrees(zlib.crc32)
+    assert not agrees(lambda data, start: zlib.crc32(data, start) ^ (len(data) > 64))
+    assert not agrees(lambda data, _start: zlib.crc32(data))
+    lying = "import sys, types, zlib\nsys.modules['zlib_ng.zlib_ng'] = sys.modules['zlib_ng'] = types.SimpleNamespace(crc32=lambda *_: 7)\n"
+    asked = "from penstock.journal.checksum import crc32\nassert crc32 is zlib.crc32"
+    subprocess.run([sys.executable, "-c", lying + asked], check=True, timeout=60)
