@@ -22,7 +22,7 @@ from penstock.journal.cleaner import DeadRange
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import SETTLEMENTS
 from penstock.journal.rows import Rows, messages
-from tests.faults.disk import SmallDisk
+from tests.faults.disk import Disk, SmallDisk
 
 ROOT = Path(__file__).parents[2]
 SEGMENT_BYTES = 256 << 10
@@ -239,3 +239,34 @@ def test_a_write_that_the_system_cuts_short_fails_for_good_and_costs_nothing_ack
         assert torn.end >= limit or torn.position < limit
         assert not journal.recovery.damage
         assert os.path.exists(journal.directory.quarantine / (torn.copy or ""))
+
+
+def test_a_step_that_fails_takes_what_is_left_of_the_disk(tmp_path: Path) -> None:
+    """ext4 takes all there is before it says that it is not enough, and leaves it with the file. Then there is none for the next segment, nor for a snapshot."""
+    with (
+        Disk(tmp_path) as disk,
+        Journal(disk.path / "journal", segment_bytes=24 << 20, durability="os") as journal,
+    ):
+
+        def publish() -> None:
+            journal.commit([messages(1, [b"x" * (256 << 10)], ids=0, timestamp=0)])
+
+        def publish_without_end() -> None:
+            while True:
+                publish()
+                require_what_is_known()
+
+        def require_what_is_known() -> None:
+            active = journal._tail.held.active
+            assert os.fstat(active.fd).st_size == active.allocated
+
+        with pytest.raises(DiskFull):
+            publish_without_end()
+        require_what_is_known()
+        assert len(journal.segments()) > 1
+        for _ in range(2):
+            journal.commit([Rows(SETTLEMENTS, 1, 1, {"group": "g", "offset": 0, "outcome": 1, "time": 0})])
+            journal.snapshot(b"")
+        dropped = cleaner.clean(journal, lambda _log, first, last: [DeadRange(first, last, 0)])
+        assert dropped.bytes > 20 << 20
+        publish()

@@ -287,8 +287,18 @@ def test_a_row_is_routed_back_to_where_it_was_read(
     spark: SparkSession, data: Path, plain: Path, tmp_path: Path
 ) -> None:
     publish(data, *range(6))
-    with pytest.raises(InvalidArgument, match="name the topics that are read"):
-        run(spark, written(tmp_path / "all.py", ROUTED), source=data, route=True, once=True)
+    everything = written(tmp_path / "all.py", ROUTED)
+    pattern = {"topicPattern": "ord.*"}
+    for options in (None, pattern):
+        with pytest.raises(InvalidArgument, match="name the topics that are read"):
+            run(spark, everything, source=data, route=True, options=options, once=True)
+    with pytest.raises(InvalidArgument, match="read and written by the same query"):
+        run(spark, plain, source=data, to="orders", options=pattern, once=True)
+    for topic, others in (("other", pattern), ("other", {"Topic": "orders"}), (None, {"namespace": "a"})):
+        with pytest.raises(InvalidArgument, match="give"):
+            run(spark, plain, source=data, topic=topic, to="orders", options=others, once=True)
+    run(spark, plain, source=data, to="clean", options=pattern, once=True)
+    assert payloads(data, "clean") == list(range(6))
     with pytest.raises(PenstockError, match="routes a row to orders, which the query reads"):
         run(spark, plain, source=data, topic="orders", route=True, once=True)
     assert payloads(data, "orders") == list(range(6))

@@ -96,12 +96,12 @@ class Upkeep:
         """Do it now."""
         try:
             self.snapshot()
-            done = self._clean()
-            if self._pressed and not done.bytes:  # what only one snapshot covered may go after another one
+            given_back = self._clean().bytes
+            if self._pressed:  # what only this snapshot covers goes after another one, and nobody may acknowledge anything again before there is room
                 self._commit_something()
                 self.snapshot()
-                done = self._clean()
-            if done.bytes:
+                given_back += self._clean().bytes
+            if given_back:
                 self._pressed = False
         except PenstockError as error:
             _LOG.warning("upkeep was not done, and will be tried again: %s", error)

@@ -1,20 +1,22 @@
-"""The checksum of what may be long, a frame's body or a snapshot: CRC-32, by the fastest way that is installed.
+"""The checksum of everything in a journal's files: CRC-32, by the fastest way that is installed.
 
 It is zlib's checksum either way, byte for byte, so a journal may be written with one and read with the other. Of writing or reading a batch, zlib itself
 takes a fifth to a third of the time: it goes through the bytes at 2.7 GB/s. `zlib-ng` has the processor multiply polynomials, at 45 GB/s
 (100 KB: 2 µs instead of 40). It is not worth a dependency of everybody who embeds a queue, so it comes with `penstock[fast]`, which the server and Spark bring along.
 Which instructions it uses depends on the processor, so it is believed only where it agrees with zlib.
-
-Headers are so short that the way there and back is all that counts; they are checked with `zlib` everywhere.
 """
 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable
-from typing import Final
+from typing import Final, Protocol
 
-Checksum = Callable[[bytes | memoryview, int], int]
+
+class Checksum(Protocol):
+    """The checksum of some bytes, begun with that of those before them."""
+
+    def __call__(self, data: bytes | memoryview, start: int = 0, /) -> int: ...
+
 
 #: Lengths at which implementations change their way: below a word, a vector, several of them, and with a rest behind.
 _LENGTHS: Final = (0, 7, 16, 63, 257, 1031, 16_391, 70_001)

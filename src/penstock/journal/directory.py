@@ -17,13 +17,13 @@ have. Any other file is left alone.
 from __future__ import annotations
 
 import re
-import zlib
 from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock import limits
 from penstock.errors import CorruptJournal, DirectoryLocked
+from penstock.journal.checksum import crc32
 from penstock.journal.files import Files, read_whole, write_whole
 
 SEGMENT: Final = "segment"
@@ -114,7 +114,7 @@ class Directory:
         """Have a copy of damaged bytes in the quarantine; its name there. The same bytes make no second file, others of the name do."""
         path = self.quarantine / name
         if path.exists() and read_whole(self.files, path) != data:
-            path = path.with_name(f"{path.stem}-{zlib.crc32(data):08x}{path.suffix}")
+            path = path.with_name(f"{path.stem}-{crc32(data):08x}{path.suffix}")
         if not path.exists():
             self.files.make_directory(self.quarantine)
             write_whole(self.files, path, data)

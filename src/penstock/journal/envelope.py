@@ -15,7 +15,6 @@ newer Penstock wrote it on purpose.
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Final
 
 from penstock.errors import CorruptJournal
@@ -29,8 +28,8 @@ CRC: Final = struct.Struct("<I")
 
 def wrap(what: bytes, version: int, body: bytes) -> bytes:
     """`body` in an envelope that says what it is."""
-    checked = CHECKED.pack(MAGIC, what, version, len(body), crc32(body, 0))
-    return checked + CRC.pack(zlib.crc32(checked)) + body
+    checked = CHECKED.pack(MAGIC, what, version, len(body), crc32(body))
+    return checked + CRC.pack(crc32(checked)) + body
 
 
 def unwrap(what: bytes, version: int, data: bytes) -> bytes | None:
@@ -38,7 +37,7 @@ def unwrap(what: bytes, version: int, data: bytes) -> bytes | None:
     if len(data) < HEAD.size:
         return None
     magic, found, written, size, body_crc, head_crc = HEAD.unpack_from(data)
-    if magic != MAGIC or found != what or zlib.crc32(data[: CHECKED.size]) != head_crc:
+    if magic != MAGIC or found != what or crc32(data[: CHECKED.size]) != head_crc:
         return None
     if written != version:
         raise CorruptJournal(
@@ -46,4 +45,4 @@ def unwrap(what: bytes, version: int, data: bytes) -> bytes | None:
             f"(it knows {version}): open the directory with a newer one"
         )
     body = data[HEAD.size :]
-    return body if len(body) == size and crc32(body, 0) == body_crc else None
+    return body if len(body) == size and crc32(body) == body_crc else None

@@ -35,7 +35,6 @@ To change the layout: raise VERSION, keep the reader of the old one, add a golde
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -179,7 +178,7 @@ def moved(frame: Frame, *, generation: int, position: int) -> list[bytes]:
 
 def _closed(checked: bytes, parts: list[bytes]) -> list[bytes]:
     """The checksums are taken part by part: nothing is copied here."""
-    crc = start = zlib.crc32(checked)
+    crc = start = crc32(checked)
     for part in parts:
         crc = crc32(part, crc)
     return [checked, CRC.pack(start), *parts, TRAILER.pack(crc, 0)]
@@ -194,7 +193,7 @@ def header(data: memoryview, at: int, generation: int | None) -> Header | None:
     )
     if magic != MAGIC or (generation is not None and found != generation):
         return None
-    if zlib.crc32(data[at : at + CHECKED.size]) != crc:
+    if crc32(data[at : at + CHECKED.size]) != crc:
         return None
     if version != VERSION:
         raise CorruptJournal(

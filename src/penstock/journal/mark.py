@@ -16,12 +16,12 @@ A damaged or missing mark costs time: the last segment is then copied as if noth
 from __future__ import annotations
 
 import struct
-import zlib
 from pathlib import Path
 from typing import Final, NamedTuple
 
 from penstock import limits
 from penstock.errors import CorruptJournal
+from penstock.journal.checksum import crc32
 from penstock.journal.files import Files, read_whole
 
 MAGIC: Final = b"PNSM"
@@ -43,12 +43,12 @@ class Mark(NamedTuple):
 
 def encode(mark: Mark) -> bytes:
     checked = CHECKED.pack(MAGIC, VERSION, *mark)
-    return checked + CRC.pack(zlib.crc32(checked))
+    return checked + CRC.pack(crc32(checked))
 
 
 def decode(data: bytes) -> Mark | None:
     """The mark, or None if it is damaged, or was read while it was being written."""
-    if len(data) < LAYOUT.size or zlib.crc32(data[: CHECKED.size]) != CRC.unpack_from(data, CHECKED.size)[0]:
+    if len(data) < LAYOUT.size or crc32(data[: CHECKED.size]) != CRC.unpack_from(data, CHECKED.size)[0]:
         return None
     magic, version, *fields = CHECKED.unpack_from(data)
     if magic != MAGIC:

@@ -12,7 +12,6 @@ How a section is laid out is drawn in `kinds`, how its columns are in `columns`.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Any, Final
@@ -20,6 +19,7 @@ from typing import Any, Final
 from penstock import limits
 from penstock.errors import InvalidArgument
 from penstock.journal import columns as layout
+from penstock.journal.checksum import crc32
 from penstock.journal.columns import Type, Values
 from penstock.journal.kinds import (
     CHECKED,
@@ -416,4 +416,4 @@ def _header(rows: Rows, columns: int, size: int) -> bytes:
     kind, log, count, first, last, oldest, newest = rows.span()
     bits = rows.kind.bits | (SHARES if rows.share is not None else 0)
     checked = CHECKED.pack(kind, bits, columns, count, log, size, first, last, oldest, newest)
-    return checked + CRC.pack(zlib.crc32(checked))
+    return checked + CRC.pack(crc32(checked))

@@ -6,12 +6,12 @@ somebody wants it. So whoever only counts, or skips, pays for headers alone.
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from penstock.errors import CorruptJournal, InvalidArgument
 from penstock.journal import columns as layout
+from penstock.journal.checksum import crc32
 from penstock.journal.columns import Column
 from penstock.journal.kinds import CHECKED, HEADER, KINDS, MESSAGES, MUST_KNOW, SHARES, Kind, Span
 from penstock.journal.plan import PlainMessage, plain_message
@@ -30,7 +30,7 @@ class Section:
         if len(view) < HEADER.size:
             raise CorruptJournal("a section's header is cut short")
         number, bits, columns, rows, log, size, first, last, oldest, newest, crc = HEADER.unpack_from(view)
-        if zlib.crc32(view[: CHECKED.size]) != crc or not HEADER.size <= size <= len(view):
+        if crc32(view[: CHECKED.size]) != crc or not HEADER.size <= size <= len(view):
             raise CorruptJournal("a section's header does not match its checksum")
         self.span = Span(number, log, rows, first, last, oldest, newest)
         self.kind_bits = bits

@@ -30,7 +30,6 @@ from __future__ import annotations
 
 import contextlib
 import struct
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -38,6 +37,7 @@ from typing import Final, NamedTuple
 from penstock import limits
 from penstock.errors import CorruptJournal
 from penstock.journal import frame as frames
+from penstock.journal.checksum import crc32
 from penstock.journal.directory import FREE, TMP, Directory
 from penstock.journal.files import NO_ROOM, Files
 from penstock.journal.frame import EMPTY, SEAL, Body, Frame, Header
@@ -77,7 +77,7 @@ def encode_label(label: Label) -> bytes:
         MAGIC, VERSION, label.flags, 0, label.number, label.generation, label.first_sequence, label.created_us,
         label.epoch, 0,
     )  # fmt: skip
-    return 2 * (checked + CRC.pack(zlib.crc32(checked)))
+    return 2 * (checked + CRC.pack(crc32(checked)))
 
 
 def decode_label(data: bytes) -> Label | None:
@@ -87,7 +87,7 @@ def decode_label(data: bytes) -> Label | None:
 
 
 def _decode_one(data: bytes) -> Label | None:
-    if len(data) < LAYOUT.size or zlib.crc32(data[: CHECKED.size]) != CRC.unpack_from(data, CHECKED.size)[0]:
+    if len(data) < LAYOUT.size or crc32(data[: CHECKED.size]) != CRC.unpack_from(data, CHECKED.size)[0]:
         return None
     magic, version, flags, spare, number, generation, first, created, epoch, rest = CHECKED.unpack_from(data)
     if magic != MAGIC or spare or rest:
@@ -409,18 +409,32 @@ class Writer:
         if wanted <= self.allocated:
             return
         short = limits.ALLOCATE_STEP_BYTES
-        grown = min(self.allocated // 4, limits.ALLOCATE_STEP_BYTES_MAX) // short * short
-        steps = sorted({max(grown, short), short, 1 if to_the_last_byte else short}, reverse=True)
-        for step in steps:
-            try:
-                self._allocate(-(-wanted // step) * step)
-                return
-            except OSError as error:
-                if error.errno not in NO_ROOM or step == steps[-1]:
-                    raise
+        long = min(self.allocated // 4, limits.ALLOCATE_STEP_BYTES_MAX) // short * short
+        if long > short and self._allocated_in(long, wanted):
+            return
+        if to_the_last_byte and self._allocated_in(short, wanted):
+            return
+        self._allocate(wanted if to_the_last_byte else -(-wanted // short) * short)
+
+    def _allocated_in(self, step: int, wanted: int) -> bool:
+        """Take room up to the next multiple of a step; False if there is not so much."""
+        try:
+            self._allocate(-(-wanted // step) * step)
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            return False
+        return True
 
     def _allocate(self, wanted: int) -> None:
-        self._files.allocate(self.fd, self.allocated, wanted - self.allocated)
+        try:
+            self._files.allocate(self.fd, self.allocated, wanted - self.allocated)
+        except OSError as error:
+            # A file system may take all that there is before it says that it is not enough (ext4 does). Others need it.
+            if error.errno in NO_ROOM:
+                with contextlib.suppress(OSError):
+                    self._files.truncate(self.fd, self.allocated)
+            raise
         self.allocated = wanted
 
     def prefill(self) -> None:

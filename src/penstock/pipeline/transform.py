@@ -41,6 +41,9 @@ from penstock.pipeline.failure import FROM_SPARK, Place
 from penstock.pipeline.stopping import Stop, heeding
 
 #: What the file has to define.
+#: The option of the source by which topics are read whose names match.
+PATTERN: Final = "topicPattern"
+
 FUNCTION: Final = "transform"
 
 #: Which result rows are written: each once, or again whenever it has changed.
@@ -115,14 +118,16 @@ def run(
         raise InvalidArgument(
             "every is a number of seconds above 0, and is not for once: that ends by itself"
         )
+    given = dict(options or {})
+    _require_arguments(topic, given)
     job = _Job(
-        spark=spark, file=path, source=str(Path(source).resolve()), topic=topic, namespace=namespace,
+        spark=spark, file=path, source=str(Path(source).resolve()), topic=topic, pattern=given.get(PATTERN), namespace=namespace,
         to=to, route=route, parquet=None if parquet is None else _located(parquet),
         target=str(Path(target or source).resolve()), name=_called(name, path, to, parquet),
     )  # fmt: skip
     job.refuse_loop()
     function, at = load(path)
-    messages = job.messages({"startingOffsets": starting, **_limit(max_per_batch), **(options or {})})
+    messages = job.messages({"startingOffsets": starting, **_limit(max_per_batch), **given})
     result = _applied(function, messages, path, at)
     where = job.checkpoint(checkpoint)
     writer = job.writer(result, at).outputMode(mode).queryName(job.name).option("checkpointLocation", where)
@@ -246,6 +251,7 @@ class _Job(msgspec.Struct):
     file: Path
     source: str
     topic: str | None
+    pattern: str | None
     namespace: str
     to: str | None
     route: bool
@@ -259,7 +265,7 @@ class _Job(msgspec.Struct):
             .option("namespace", self.namespace)
             .option("includeHeaders", "true")
         )
-        if self.topic is not None and "topicPattern" not in options:
+        if self.topic is not None:
             reader = reader.option("topic", self.topic)
         try:
             return reader.options(**options).load(self.source)
@@ -271,9 +277,16 @@ class _Job(msgspec.Struct):
         if self.parquet is not None or self.target != self.source:
             return
         names = self._read_names()
-        if not names or self.to in names:
+        if self.route:
+            comes_back = not names  # with names, each row is looked at
+        elif self.pattern is not None:
+            comes_back = re.fullmatch(self.pattern, self.to or "") is not None
+        else:
+            comes_back = not names or self.to in names
+        if comes_back:
             raise InvalidArgument(
-                f"{self.to or 'what the rows are routed to'} would be read and written by the same query, without end: name the topics that are read, and another one to write to"
+                f"{self.to or 'what the rows are routed to'} would be read and written by the same query, without end: "
+                "name the topics that are read, and another one to write to"
             )
 
     def _read_names(self) -> list[str]:
@@ -349,6 +362,15 @@ class _Job(msgspec.Struct):
             f"{self.target} by its column topic" if self.route else f"{self.target} {self.to}"
         )
         return {"source": self.source, "namespace": self.namespace, "topic": self.topic, "target": into}
+
+
+def _require_arguments(topic: str | None, options: Mapping[str, str]) -> None:
+    """What is read is said by arguments, so that it is known here what would be written to what is read."""
+    for option in options:
+        if option.lower() in {"topic", "namespace", "path", "url"}:
+            raise InvalidArgument(f"{option} stands among the options: give it as an argument of run")
+        if option.lower() == PATTERN.lower() and (topic is not None or option != PATTERN):
+            raise InvalidArgument(f"give either topic, or the option {PATTERN}, not both")
 
 
 def _require_target(to: str | None, parquet: str | Path | None, route: bool) -> None:

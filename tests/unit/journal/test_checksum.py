@@ -58,11 +58,26 @@ def test_it_is_the_fast_one_where_that_is_installed() -> None:
     assert crc32 is not zlib.crc32
 
 
-def test_one_that_is_wrong_is_believed() -> None:
+@pytest.mark.parametrize(("above", "below"), [(64, 1 << 20), (20_000, 1 << 20), (-1, 20), (200, 1100)])
+def test_one_that_is_wrong_is_believed(above: int, below: int) -> None:
+    def wrong(data: bytes | memoryview, start: int = 0, /) -> int:
+        return zlib.crc32(data, start) ^ (above < len(data) < below)
+
     assert agrees(crc32)
     assert agrees(zlib.crc32)
-    assert not agrees(lambda data, start: zlib.crc32(data, start) ^ (len(data) > 64))
-    assert not agrees(lambda data, _start: zlib.crc32(data))
-    lying = "import sys, types, zlib\nsys.modules['zlib_ng.zlib_ng'] = sys.modules['zlib_ng'] = types.SimpleNamespace(crc32=lambda *_: 7)\n"
+    assert not agrees(wrong)
+
+
+def test_one_that_forgets_what_was_before_is_believed() -> None:
+    def forgetful(data: bytes | memoryview, _start: int = 0, /) -> int:
+        return zlib.crc32(data)
+
+    assert not agrees(forgetful)
+
+
+@pytest.mark.parametrize("there", ["types.SimpleNamespace(crc32=lambda *_: 7)", "types.SimpleNamespace()"])
+def test_one_that_lies_or_does_not_load_is_in_the_way(there: str) -> None:
+    """What a module does not have, too, is an `ImportError`, and not one of a module that is not found."""
+    put = f"import sys, types, zlib\nsys.modules['zlib_ng.zlib_ng'] = sys.modules['zlib_ng'] = {there}\n"
     asked = "from penstock.journal.checksum import crc32\nassert crc32 is zlib.crc32"
-    subprocess.run([sys.executable, "-c", lying + asked], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", put + asked], check=True, timeout=60)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 from pathlib import Path
 
 import pytest
@@ -109,17 +110,23 @@ def test_a_disk_that_refuses_zeros_costs_nothing(tmp_path: Path) -> None:
 
 
 class Room:
-    """Notes what room was taken, on a disk that has only so much of it at once."""
+    """Notes what room was taken, on a disk that has only so much of it at once; which it gives, before it says that it is not enough."""
 
     def __init__(self, most: int) -> None:
         self.most = most
         self.taken: list[int] = []
+        self.refused = 0
 
     def __call__(self, name: str, arguments: tuple[object, ...]) -> None:
         if name == "posix_fallocate":
-            _, _, size = arguments
+            fd, position, size = arguments
+            assert isinstance(fd, int)
+            assert isinstance(position, int)
             assert isinstance(size, int)
+            assert os.fstat(fd).st_size == position
             if size > self.most:
+                self.refused += 1
+                os.posix_fallocate(fd, position, self.most)
                 raise OSError(errno.ENOSPC, "no room for so much")
             self.taken.append(size)
 
@@ -144,8 +151,54 @@ def test_on_a_disk_with_little_room_the_steps_are_short(tmp_path: Path) -> None:
         for number in range(40):
             publish(journal, number, 512 << 10)
         assert journal.next_offset(1) == 40
+    assert room.refused > 5
     assert max(room.taken) == 2 << 20
     assert room.taken[-1] == limits.ALLOCATE_STEP_BYTES
+
+
+def grown(tmp_path: Path, files: Files) -> Writer:
+    """The writer of a file of some length, of which nothing is written."""
+    writer = Writer.draft(
+        Directory(files, tmp_path), Label(1, 77, 1, 0, 1), recycle=None, reserve=limits.RESERVE_BYTES
+    )
+    writer.make_room(16 << 20)
+    return writer
+
+
+@pytest.mark.parametrize("to_the_last_byte", [False, True])
+def test_what_is_taken_when_there_is_no_room_for_a_short_step(tmp_path: Path, to_the_last_byte: bool) -> None:
+    files = Watched()
+    writer = grown(tmp_path, files)
+    room, before = Room(1000), writer.allocated
+    files.before = room
+    size = writer.room() + 1000
+    if to_the_last_byte:
+        writer.make_room(size, to_the_last_byte=True)
+        assert room.taken == [1000]
+    else:
+        with pytest.raises(OSError, match="no room"):
+            writer.make_room(size)
+        assert writer.allocated == before
+    assert os.fstat(writer.fd).st_size == writer.allocated
+    writer.close()
+
+
+def test_another_error_than_want_of_room_is_tried_again(tmp_path: Path) -> None:
+    files = Watched()
+    writer = grown(tmp_path, files)
+    calls = 0
+
+    def fail(name: str, _arguments: tuple[object, ...]) -> None:
+        nonlocal calls
+        calls += 1
+        raise OSError(errno.EIO, name)
+
+    files.before = fail
+    with pytest.raises(OSError, match="posix_fallocate"):
+        writer.make_room(writer.room() + 1, to_the_last_byte=True)
+    assert calls == 1
+    files.before = nothing
+    writer.close()
 
 
 def test_a_frame_whose_number_does_not_rise_is_not_served(tmp_path: Path) -> None:

@@ -431,6 +431,12 @@ def test_a_namespace_fills_the_disk_with_rows_that_nobody_publishes(serving: Ser
     assert not serving._server.front.tables._coming
 
 
+def test_rows_of_one_task_above_the_bound_never_fit(serving: Serving) -> None:
+    serving._settings["bounds"] = Bounds(staged_bytes_max=1024)
+    assert staged(serving, b"x" * 10_000)[0] == 200
+    assert staged(serving, b"x", name="1" * 32)[0] == 429
+
+
 def test_rows_on_their_way_outlive_the_key_of_their_reader(
     serving: Serving, monkeypatch: pytest.MonkeyPatch
 ) -> None:

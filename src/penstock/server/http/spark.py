@@ -93,7 +93,8 @@ class Tables:
         self._coming[namespace] += octets
         try:
             there = await self.work(desk.staged_bytes, namespace)
-            if there + self._coming[namespace] > most:
+            others = there + self._coming[namespace] - octets
+            if others and others + octets > most:  # the rows of one task always fit, or they never would
                 raise QuotaExceeded(
                     f"the namespace {namespace!r} has {there} bytes of rows staged that are not published, and no more than {most} "
                     "may be: publish or abort them first; what is given up is removed after a day",
