@@ -297,6 +297,8 @@ def test_a_row_is_routed_back_to_where_it_was_read(
     for topic, others in (("other", pattern), ("other", {"Topic": "orders"}), (None, {"namespace": "a"})):
         with pytest.raises(InvalidArgument, match="give"):
             run(spark, plain, source=data, topic=topic, to="orders", options=others, once=True)
+    with pytest.raises(InvalidArgument, match="no regular expression"):
+        run(spark, plain, source=data, to="clean", options={"topicPattern": "("}, once=True)
     run(spark, plain, source=data, to="clean", options=pattern, once=True)
     assert payloads(data, "clean") == list(range(6))
     with pytest.raises(PenstockError, match="routes a row to orders, which the query reads"):

@@ -280,7 +280,7 @@ class _Job(msgspec.Struct):
         if self.route:
             comes_back = not names  # with names, each row is looked at
         elif self.pattern is not None:
-            comes_back = re.fullmatch(self.pattern, self.to or "") is not None
+            comes_back = _matches(self.pattern, self.to or "")
         else:
             comes_back = not names or self.to in names
         if comes_back:
@@ -371,6 +371,13 @@ def _require_arguments(topic: str | None, options: Mapping[str, str]) -> None:
             raise InvalidArgument(f"{option} stands among the options: give it as an argument of run")
         if option.lower() == PATTERN.lower() and (topic is not None or option != PATTERN):
             raise InvalidArgument(f"give either topic, or the option {PATTERN}, not both")
+
+
+def _matches(pattern: str, name: str) -> bool:
+    try:
+        return re.fullmatch(pattern, name) is not None
+    except re.error:  # the source says what is wrong with it
+        return False
 
 
 def _require_target(to: str | None, parquet: str | Path | None, route: bool) -> None:
