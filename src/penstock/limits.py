@@ -94,7 +94,7 @@ READ_CHUNK_BYTES: Final = 128 << 10
 SCAN_CHUNK_BYTES: Final = 256 << 10
 
 # With durability `os`, this much is written before it is synced behind the writer's back.
-WRITE_BEHIND_BYTES: Final = 16 << 20
+WRITE_BEHIND_BYTES: Final = 8 << 20
 
 # Room is taken in such steps, so that a small journal stays small. A segment that has grown takes a quarter of its length at once, up to the second:
 # while a file is synced, whoever takes room for it waits for that.
