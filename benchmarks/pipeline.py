@@ -90,6 +90,28 @@ class TupleReader(BatchReader):
             yield from zip(*(column.to_pylist() for column in batch.columns), strict=True)
 
 
+class Ready(PenstockDataSource):
+    """What Spark takes of any source in Python: a record batch of the same columns that is ready, given again and again."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "penstock_ready"
+
+    def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002  # Spark's signature
+        return ReadyReader(options.parse(self._given).for_batch())
+
+
+class ReadyReader(BatchReader):
+    """Reads one batch."""
+
+    def read(self, partition: InputPartition) -> Iterator[Any]:
+        rows = sum(stretch.stop - stretch.first for stretch in partition.value.stretches) * BATCH
+        ready = next(super().read(partition))
+        while rows > 0:
+            yield ready
+            rows -= ready.num_rows
+
+
 def reading(session: Session) -> Iterator[Answer]:
     """Five million messages into a sink that does nothing."""
     count, spark = session.work(MESSAGES), started()
@@ -97,6 +119,7 @@ def reading(session: Session) -> Iterator[Answer]:
     fill(data, count)
     table(spark, data).write.parquet(str(rows))
     spark.dataSource.register(Tuples)
+    spark.dataSource.register(Ready)
     few = str({"orders": count // 10}).replace("'", '"')
     played = contest(
         [
@@ -109,6 +132,7 @@ def reading(session: Session) -> Iterator[Answer]:
                 count // 10,
             ),
             lambda: rate(lambda: read_through(table(spark, data, columns="offset,payload")), count),
+            lambda: rate(lambda: read_through(spark.read.format("penstock_ready").load(str(data))), count),
         ],
         ROUNDS,
     )
@@ -119,6 +143,10 @@ def reading(session: Session) -> Iterator[Answer]:
     yield Answer(
         name="read-tuples", question="the same, beside the source yielding tuples", unit="messages/s", ours=played.ours,
         baseline=played.baseline(2), against="a tuple for each row, a tenth of the messages", ratio=played.ratio(2), target=4, how=played.how,
+    )  # fmt: skip
+    yield Answer(
+        name="read-ready", question="… beside a source that only hands over, again and again, one batch that is ready", unit="messages/s", ours=played.ours,
+        baseline=played.baseline(4), against="as many rows of one batch: nothing is read", ratio=played.ratio(4), how=played.how,
     )  # fmt: skip
     yield Answer(
         name="read-columns", question="two columns of it (columns=offset,payload)", unit="messages/s", ours=played.baseline(3),

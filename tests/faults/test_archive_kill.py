@@ -27,8 +27,8 @@ KILLS_PER_REPLAY = 3
 
 #: What it is killed at: a file that matches one of these, and was not there before.
 MOMENTS = (
-    "lake/_archive/staging/*/*/_temporary",
-    "lake/_archive/staging/*/*/_SUCCESS",
+    "lake/_archive/staging/*/*.parquet",
+    "lake/_archive/staging/*/compact-*/_temporary",
     "lake/_archive/changes/*/*.intent",
     "lake/_archive/changes/*/*.manifest",
     "lake/messages/*/*/*/part-*.parquet",

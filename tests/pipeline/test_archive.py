@@ -140,6 +140,37 @@ def test_what_happened_is_archived_again_with_what_happens_next(
     assert sorted(row["offset"] for row in plain(to, "settlements")) == list(range(6))
 
 
+def test_elsewhere_than_in_files_of_this_machine_the_archive_is_another(
+    spark: SparkSession, data: Path, to: Path
+) -> None:
+    """On a file system that only Hadoop knows (here one that it makes of this machine's), Spark writes the files itself; what is in them is the same."""
+    with penstock.open(data) as broker:
+        for name in ("orders:eu", "invoices"):
+            queue = broker.queue(name)
+            queue.publish_many([b"%d" % number for number in range(20)])
+            queue.ack_many(queue.receive_many(5))
+        broker.queue("orders:eu").publish(b"x", key="k", headers={"a": "1"}, priority=3)
+    settings: Any = spark._jsc.hadoopConfiguration()
+    settings.set("fs.viewfs.mounttable.lakes.link./lake", to.with_name("mounted").as_uri())
+    to.with_name("mounted").mkdir()
+    there = "viewfs://lakes/lake/archive"
+    assert Folder(spark, there).local is None
+    assert archive(spark, data, there).rows == archive(spark, data, to).rows
+    assert archive(spark, data, there).rows == dict.fromkeys(("messages", "settlements", "deliveries"), 0)
+    ours, theirs = tables(spark, to), tables(spark, there)
+    for name, table in ours.items():
+        assert rows_of(table) == rows_of(theirs[name])
+    mounted = to.with_name("mounted") / "archive"
+    for name in ours:
+        folders = {path.parent.relative_to(to) for path in to.glob(f"{name}/**/*.parquet")}
+        assert folders == {path.parent.relative_to(mounted) for path in mounted.glob(f"{name}/**/*.parquet")}
+        assert (
+            ds.dataset(to / name, partitioning="hive")
+            .schema.remove_metadata()
+            .equals(ds.dataset(mounted / name, partitioning="hive").schema.remove_metadata())
+        )
+
+
 # --- broken off ---
 
 

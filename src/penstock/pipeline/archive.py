@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import msgspec
-from pyspark.sql import DataFrame, Observation, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DateType, StructField, StructType
 
@@ -42,13 +41,14 @@ from penstock.names import check_name
 from penstock.pipeline import failure, schema
 from penstock.pipeline.catalog import Catalog, LogEntry
 from penstock.pipeline.changes import Changes, Total
+from penstock.pipeline.filing import DAY, Filing
+from penstock.pipeline.filing import filing as filing_of
 from penstock.pipeline.hadoop import Entry, Folder
 from penstock.pipeline.options import EVERYWHERE
 from penstock.pipeline.schema import Table
 
 VERSION: Final = 1
 HOME: Final = "_archive"
-DAY: Final = "day"
 
 #: What happened comes before what it happened to: so each message that a settlement in the archive is of is in the archive too.
 IN_ORDER: Final = ("deliveries", "settlements", "messages")
@@ -65,8 +65,6 @@ FILES_AT_ONCE: Final = 32
 
 #: How often a continuous run asks whether it is to end.
 LOOK_S: Final = 1.0
-
-_DAY_US: Final = 86_400_000_000
 
 _SETTINGS: Final = {
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",  # other readers have given INT96 up
@@ -419,8 +417,7 @@ class Job:
 
     def _start(self, table: Table, **trigger: Any) -> StreamingQuery:
         reader = (
-            self._spark.readStream.format("penstock")
-            .option("table", table.name)
+            self._spark.readStream.option("table", table.name)
             .option("namespace", self._contents.namespace)
             .option("startingOffsets", "earliest")
             .option("reader", ARCHIVE)
@@ -431,27 +428,25 @@ class Job:
             reader = reader.option("topic", ",".join(self._contents.topics))
         if table.kind is MESSAGES:
             reader = reader.option("includeHeaders", "true").option("maxOffsetsPerTrigger", self.batch_rows)
-        moment = "timestamp" if table.kind is MESSAGES else "time"
-        # Not to_date: that goes by the time zone of the session.
-        day = F.expr(f"date_from_unix_date(cast(unix_micros({moment}) div {_DAY_US} as int))")
-        rows = reader.load(str(self._path)).withColumn(DAY, day)
+        filing = filing_of(self._spark, self.folder, table, self._changes[table.name].staging)
+        rows = filing.rows(reader, str(self._path))
         return (
             rows.writeStream.queryName(f"{ARCHIVE}.{table.name}")
             .option("checkpointLocation", self.folder.path(f"{HOME}/checkpoints/{table.name}"))
             .trigger(**trigger)
-            .foreachBatch(lambda batch, number: self._take(table, batch, number))
+            .foreachBatch(lambda batch, number: self._take(table, filing, batch, number))
             .start()
         )
 
-    def _take(self, table: Table, rows: DataFrame, number: int) -> None:
+    def _take(self, table: Table, filing: Filing, rows: DataFrame, number: int) -> None:
         with self._busy[table.name]:
             try:
-                self._take_batch(table, rows, number)
+                self._take_batch(table, filing, rows, number)
             except BaseException as error:
                 self._failure = self._failure or error
                 raise
 
-    def _take_batch(self, table: Table, rows: DataFrame, number: int) -> None:
+    def _take_batch(self, table: Table, filing: Filing, rows: DataFrame, number: int) -> None:
         changes = self._changes[table.name]
         total, query, end = changes.total(), self._query(table), self._end_of(table, number)
         if number <= total.batch:
@@ -460,16 +455,11 @@ class Job:
             return  # it was archived, and Spark was killed before it had noted that
         if number != total.batch + 1:
             raise self._foreign(table)
-        seen = Observation()
-        staging = f"{changes.staging}/{number}"
-        counted = rows.observe(seen, F.count(F.lit(1)).alias("rows"))
-        by = ("namespace", table.log, DAY)
-        counted.write.mode("overwrite").partitionBy(*by).parquet(self.folder.path(staging))
-        count = int(seen.get["rows"])
-        add = {}
-        for at, file in enumerate(self.folder.files(staging)):
-            folder = file.parent.removeprefix(staging)
-            add[file.name] = f"{table.name}{folder}/part-{number:010d}-{at:05d}.parquet"
+        files, count = filing.file(rows)
+        add = {
+            staged: f"{table.name}/{place}/part-{number:010d}-{at:05d}.parquet"
+            for at, (staged, place) in enumerate(sorted(files.items(), key=lambda one: one[1]))
+        }
         self._sync_checkpoint(table, number)
         changes.make(add, [], Total(number, query, end, total.rows + count))
         self._tell(Step("archived", table.name, count, len(add), number))

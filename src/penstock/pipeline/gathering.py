@@ -123,7 +123,7 @@ def _bytes(numbers: Any) -> bytes:
     return np.ascontiguousarray(numbers, dtype="<i8").tobytes()
 
 
-def _by_key(batch: Any, names: Iterable[str]) -> Iterator[tuple[Key, Any]]:
+def by_key(batch: Any, names: Iterable[str]) -> Iterator[tuple[Key, Any]]:
     """The keys of a batch, each with the numbers of its rows; None for all rows, as it often is."""
     columns = [batch.column(name).dictionary_encode(null_encoding="encode") for name in names]
     if all(len(column.dictionary) == 1 for column in columns):
@@ -147,7 +147,7 @@ def gather_messages(batches: Iterable[Any]) -> Gathering:
     """Which offsets each log has, and for which group if for one only; and all ids."""
     found = Gathering()
     for batch in batches:
-        for key, rows in _by_key(batch, ("namespace", "topic", "target_group")):
+        for key, rows in by_key(batch, ("namespace", "topic", "target_group")):
             found.add(key, _numbers(batch, "offset", rows))
         found.add(IDS, _numbers(batch, "id"))
     return found
@@ -158,7 +158,7 @@ def gather_settlements(batches: Iterable[Any], turns: Turns) -> Gathering:
     found = Gathering()
     points, breaks = turns.points(), np.array(turns.breaks, dtype=np.int64)
     for batch in batches:
-        for key, rows in _by_key(batch, ("namespace", "log", "group", "outcome")):
+        for key, rows in by_key(batch, ("namespace", "log", "group", "outcome")):
             offsets = _numbers(batch, "offset", rows)
             here = points.get(key[:3], breaks)
             if not len(here):

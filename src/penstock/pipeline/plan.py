@@ -10,6 +10,7 @@ Pieces are planned up to the mark and by sequence numbers, which stay the same w
 
 from __future__ import annotations
 
+import os
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Final
@@ -21,8 +22,13 @@ from penstock.journal.reading import Stretch
 from penstock.journal.view import SegmentInfo
 from penstock.pipeline.assembly import Wanted
 
-#: What a task reads, about: large beside the cost of a task, small enough that several cores have something to do.
-PIECE_BYTES: Final = 32 << 20
+#: What a task reads at the most, about: a whole segment, which ends with the commit that fills it. A task costs Spark and Python 35 ms of a processor before it reads anything.
+PIECE_BYTES: Final = limits.SEGMENT_BYTES + limits.SEGMENT_BYTES // 8
+
+#: Pieces are not made smaller than that for the sake of several cores …
+PIECE_BYTES_SHARED: Final = 32 << 20
+#: … of which each is to have so many.
+PIECES_EACH: Final = 2
 
 #: Pieces are not made smaller than that for the sake of `minPartitions`.
 PIECE_BYTES_MIN: Final = limits.INDEX_STRIDE_BYTES
@@ -68,8 +74,14 @@ def pieces(
         if here
     ]
     total = sum(excerpt.bytes for excerpt in excerpts)
-    size = max(min(PIECE_BYTES, total // parts), PIECE_BYTES_MIN)
-    return [Piece(part, excerpt.logs) for excerpt in excerpts for part in excerpt.parts(size)]
+    share = max(total // (PIECES_EACH * len(os.sched_getaffinity(0))), PIECE_BYTES_SHARED)
+    size = min(PIECE_BYTES, share)
+    demanded = max(total // parts, PIECE_BYTES_MIN)
+    return [
+        Piece(part, excerpt.logs)
+        for excerpt in excerpts
+        for part in excerpt.parts(max(round(excerpt.bytes / size), -(-excerpt.bytes // demanded), 1))
+    ]
 
 
 def _there(info: SegmentInfo, kind: Kind, logs: Mapping[int, Wanted], bounds: Bounds) -> dict[int, Wanted]:
@@ -113,8 +125,9 @@ class Excerpt:
         """Where a stride begins, or everything ends."""
         return min(self._positions[stride], self._end) if stride < len(self._positions) else self._end
 
-    def parts(self, size: int) -> Iterator[list[Stretch]]:
-        """Its stretches, in parts of about so many bytes."""
+    def parts(self, count: int) -> Iterator[list[Stretch]]:
+        """Its stretches, in about so many parts of about the same length."""
+        size = -(-self.bytes // count)
         part: list[Stretch] = []
         room = size
         for first, last in self._runs:

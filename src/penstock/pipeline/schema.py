@@ -38,6 +38,10 @@ class Table(NamedTuple):
     log: str
     columns: dict[str, Any]
 
+    def may_lack(self, column: str) -> bool:
+        """Whether a row may have no value in a column. Where Spark knows that all have one, it does not look."""
+        return column not in ("namespace", self.log, "sequence") and column not in self.kind.required
+
 
 MESSAGES_TABLE: Final = Table("messages", MESSAGES, "topic", {
     "namespace": pa.string(), "topic": pa.string(), "offset": pa.int64(), "id": pa.int64(), "timestamp": TIME,
@@ -59,7 +63,7 @@ TABLES: Final = {table.name: table for table in (MESSAGES_TABLE, SETTLEMENTS_TAB
 
 def arrow(table: Table, columns: tuple[str, ...]) -> pa.Schema:
     """Some columns of a table, as Arrow has them."""
-    return pa.schema([(name, table.columns[name]) for name in columns])
+    return pa.schema([pa.field(name, table.columns[name], nullable=table.may_lack(name)) for name in columns])
 
 
 def spark(table: Table, columns: tuple[str, ...]) -> StructType:
@@ -70,7 +74,9 @@ def spark(table: Table, columns: tuple[str, ...]) -> StructType:
         pa.string(): t.StringType(), pa.binary(): t.BinaryType(), pa.int16(): t.ShortType(), pa.int32(): t.IntegerType(),
         pa.int64(): t.LongType(), TIME: t.TimestampType(), _MAP: t.MapType(t.StringType(), t.StringType()),
     }  # fmt: skip
-    return t.StructType([t.StructField(name, known[table.columns[name]]) for name in columns])
+    return t.StructType(
+        [t.StructField(name, known[table.columns[name]], table.may_lack(name)) for name in columns]
+    )
 
 
 def chosen(table: Table, wanted: str | None, *, headers: bool) -> tuple[str, ...]:
