@@ -63,9 +63,14 @@ class Bounds:
 
 
 def pieces(
-    segments: Iterable[SegmentInfo], kind: Kind, logs: Mapping[int, Wanted], bounds: Bounds, parts: int
+    segments: Iterable[SegmentInfo],
+    kind: Kind,
+    logs: Mapping[int, Wanted],
+    bounds: Bounds,
+    parts: int,
+    most: int = PIECE_BYTES,
 ) -> list[Piece]:
-    """What is to be read, in at least so many parts if there is that much."""
+    """What is to be read, in at least so many parts if there is that much, each of about so many bytes at the most."""
     excerpts = [
         Excerpt(info, kind, here, bounds)
         for info in segments
@@ -75,7 +80,7 @@ def pieces(
     ]
     total = sum(excerpt.bytes for excerpt in excerpts)
     share = max(total // (PIECES_EACH * len(os.sched_getaffinity(0))), PIECE_BYTES_SHARED)
-    size = min(PIECE_BYTES, share)
+    size = min(most, share)
     demanded = max(total // parts, PIECE_BYTES_MIN)
     return [
         Piece(part, excerpt.logs)

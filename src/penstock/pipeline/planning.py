@@ -30,7 +30,7 @@ from penstock.limits import OFFSET_MAX
 from penstock.pipeline.assembly import Assembly, Wanted
 from penstock.pipeline.catalog import Catalog, LogEntry
 from penstock.pipeline.options import EARLIEST, EVERYWHERE, LATEST, Options, Place
-from penstock.pipeline.plan import Bounds, Piece, pieces
+from penstock.pipeline.plan import PIECE_BYTES, PIECE_BYTES_SHARED, Bounds, Piece, pieces
 from penstock.wire import Narrowing, Noted
 
 VERSION: Final = 1
@@ -213,7 +213,11 @@ class Planner:
         if not wanted or bounds.first >= bounds.stop:
             return [Piece([], {})]
         options = self._options
-        found = pieces(self.catalog.segments(), options.table.kind, wanted, bounds, options.min_partitions)
+        # Over a network a task has its piece as a whole before it begins.
+        most = PIECE_BYTES if options.called is None else PIECE_BYTES_SHARED
+        found = pieces(
+            self.catalog.segments(), options.table.kind, wanted, bounds, options.min_partitions, most
+        )
         return list(found or [Piece([], {})])
 
     # --- reading ---
