@@ -1,6 +1,7 @@
 """Load on an HTTP server from this process: connections that each send a request, wait for its answer, and send the next.
 
-Or each has a time for every request, as users do who know nothing of one another (`every_s`): then an answer's latency counts from that time, so that waiting for a slow one before it is not left out.
+Or each has a time for every request, as users do who know nothing of one another (`every_s`). A request whose time comes while the one before it is not answered counts from that time, so that waiting for a slow
+one is not left out; any other counts from when it was sent, which a loop whose timers count milliseconds does up to one of them too late.
 
 A client library would take more of two cores than the server that it measures, so requests are bytes made beforehand, and of an answer only its status and its length are looked at.
 """
@@ -8,8 +9,10 @@ A client library would take more of two cores than the server that it measures, 
 from __future__ import annotations
 
 import asyncio
+import gc
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 #: What ends the head of an answer, and how it says how long its body is.
@@ -66,20 +69,23 @@ class Connection(asyncio.Protocol):
 
     def _next(self, answered: bytes) -> None:
         """Send the next request, when it is time."""
+        if not self._every_s:
+            self._send(answered)
+            return
         self._due += self._every_s
         early_s = self._due - time.perf_counter()
-        if self._every_s and early_s > 0:
+        if early_s > 0:
             asyncio.get_running_loop().call_later(early_s, self._send, answered)
         else:
-            self._send(answered)
+            self._send(answered, self._due)
 
-    def _send(self, answered: bytes) -> None:
+    def _send(self, answered: bytes, due: float | None = None) -> None:
         request = self._following(self._number, answered)
         if self._transport is None or request is None:
             self.finish(None)
             return
         self._received, self._wanted = b"", -1
-        self._sent = self._due if self._every_s else time.perf_counter()
+        self._sent = time.perf_counter() if due is None else due
         self._transport.write(request)
 
     def data_received(self, data: bytes) -> None:
@@ -114,6 +120,17 @@ class Connection(asyncio.Protocol):
                 self.done.set_exception(error)
         if self._transport is not None:
             self._transport.close()
+
+
+@contextmanager
+def undisturbed() -> Iterator[None]:
+    """Python looks for garbage before and afterwards: its pauses are this process's, and would be taken for the server's."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 async def run(host: str, port: int, connections: int, following: Next, rate: float | None = None) -> Load:
