@@ -27,6 +27,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
+from penstock.errors import InvalidArgument
 from penstock.journal.kinds import MESSAGES
 from penstock.pipeline import options as parsing
 from penstock.pipeline.gathering import by_key
@@ -113,7 +114,7 @@ class TaskFiling:
 
     def __init__(self, spark: SparkSession, folder: Folder, table: Table, staging: str) -> None:
         spark.dataSource.register(FilingSource)
-        self._codec = str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy"))
+        self._codec = _codec(str(spark.conf.get("spark.sql.parquet.compression.codec", "snappy")))
         self._escaped: Any = spark._jvm.org.apache.spark.sql.catalyst.catalog.ExternalCatalogUtils  # type: ignore[union-attr]
         self._into = str(folder.local / staging)  # type: ignore[operator]
         self._table = table
@@ -140,6 +141,20 @@ class TaskFiling:
         return "/".join(self._escaped.getPartitionPathString(name, value) for name, value in parts)
 
 
+def _codec(given: str) -> str:
+    """What Arrow calls the codec of a session."""
+    codec: Any = _CODECS.get(given.lower(), given.lower())
+    try:
+        known = codec == "none" or pa.Codec.is_available(codec)
+    except ValueError:
+        known = False
+    if not known:
+        raise InvalidArgument(
+            f"spark.sql.parquet.compression.codec is {given!r}, which the archive's files are not written with: set snappy, zstd, gzip, lz4_raw, brotli or none"
+        )
+    return str(codec)
+
+
 # --- in the tasks ---
 
 
@@ -149,7 +164,7 @@ class FilingSource(PenstockDataSource):
     def __init__(self, options: dict[str, str]) -> None:
         super().__init__(options)
         self._into = self._given.pop("into", "")
-        self._codec = self._given.pop("codec", "snappy").lower()
+        self._codec = self._given.pop("codec", "snappy")
 
     @classmethod
     def name(cls) -> str:
@@ -169,7 +184,7 @@ class FilingStream(TableStream):
     def __init__(self, options: Options, into: str, codec: str) -> None:
         super().__init__(options)
         self._into = into
-        self._codec = _CODECS.get(codec, codec)
+        self._codec = codec
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         drawers = Drawers(Path(self._into), self._options.table, self._codec)

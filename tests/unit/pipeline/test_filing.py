@@ -11,6 +11,7 @@ import pytest
 
 import penstock
 from penstock.clock import ManualClock, to_us
+from penstock.errors import InvalidArgument
 from penstock.pipeline import filing, options
 from penstock.pipeline.filing import FilingSource, FilingStream
 from penstock.pipeline.source import PenstockDataSource
@@ -26,7 +27,7 @@ def into(tmp_path: Path) -> Path:
 
 def streams(data: Path, into: Path, **given: str) -> FilingStream:
     named = {"path": str(data), "startingoffsets": "earliest", "namespace": "*", **given}
-    source = FilingSource({**named, "into": str(into), "codec": "UNCOMPRESSED"})
+    source = FilingSource({**named, "into": str(into), "codec": "none"})
     assert source.schema().startswith("file string")
     return source.streamReader(None)  # type: ignore[arg-type]  # Spark gives its own schema back
 
@@ -127,6 +128,18 @@ def test_a_task_that_was_broken_off_is_counted(
     assert len(found) == 6
     assert not left & {row["file"] for row in found}
     assert sum(row["rows"] for row in found) == 20
+
+
+@pytest.mark.parametrize(
+    ("given", "known"), [("snappy", "snappy"), ("ZSTD", "zstd"), ("uncompressed", "none"), ("lz4_raw", "lz4")]
+)
+def test_a_codec_goes_by_another_name(given: str, known: str) -> None:
+    assert filing._codec(given) == known
+
+
+def test_a_codec_that_there_is_not_fails_in_a_task() -> None:
+    with pytest.raises(InvalidArgument, match="codec is 'lzo', .* set snappy, zstd"):
+        filing._codec("lzo")
 
 
 def test_nothing_is_filed_as_a_file(data: Path, into: Path) -> None:
