@@ -62,5 +62,6 @@ def amount(value: float, unit: str) -> str:
     if unit.endswith("/s"):
         return f"{value / 1e6:.3g} M/s" if value >= 1e6 else f"{value:,.0f}/s"
     if unit == "s":
-        return f"{value * 1000:.0f} ms" if value < 1 else f"{value:.2f} s"
+        digits = 0 if value >= 0.01 else 2
+        return f"{value * 1000:.{digits}f} ms" if value < 1 else f"{value:.2f} s"
     return f"{value:.3g} {unit}" if value < 1000 else f"{value:,.0f} {unit}"
