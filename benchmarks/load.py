@@ -19,6 +19,9 @@ from typing import Final, NamedTuple
 _END: Final = b"\r\n\r\n"
 _LENGTH: Final = b"content-length:"
 
+#: How late a timer of the loop may be.
+TIMER_S: Final = 0.0015
+
 Next = Callable[[int, bytes], bytes | None]
 """The next request of a connection, by its number and the body of the last answer (empty at first); None when it is done."""
 
@@ -75,9 +78,13 @@ class Connection(asyncio.Protocol):
         self._due += self._every_s
         early_s = self._due - time.perf_counter()
         if early_s > 0:
-            asyncio.get_running_loop().call_later(early_s, self._send, answered)
+            asyncio.get_running_loop().call_later(early_s, self._send_in_time, answered)
         else:
             self._send(answered, self._due)
+
+    def _send_in_time(self, answered: bytes) -> None:
+        late_s = time.perf_counter() - self._due
+        self._send(answered, self._due if late_s > TIMER_S else None)
 
     def _send(self, answered: bytes, due: float | None = None) -> None:
         request = self._following(self._number, answered)

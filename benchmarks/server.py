@@ -262,8 +262,8 @@ def end_to_end(session: Session) -> Iterator[Answer]:
     disk = session.place("disk")
     with ours(path) as server, echo() as port:
         for _ in range(ROUNDS * session.rounds + 1):
-            floors.append(round_trip_s(port, 1 / RATE) + sync_s(disk, 1 / RATE))
             with load.undisturbed():
+                floors.append(round_trip_s(port, 1 / RATE) + sync_s(disk, 1 / RATE))
                 found.append(uvloop.run(Paced(server, session.work(RATE)).run()))
     found, floors = found[1:], floors[1:]
     everything = [latency for each in found for latency in each]

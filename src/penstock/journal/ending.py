@@ -139,12 +139,24 @@ def _judge_finished(walk: Walk) -> Ending:
         end = walk.tail[0].position if walk.tail else walk.end
         return Ending(end, walk.bad[: len(walk.bad) - walk.trailing], [], unsealed=True)
     if walk.trailing:
-        return Ending(walk.end, walk.bad, [])
+        return _with_what_is_gone(walk)
     end = max(walk.size, walk.bounds.end)
     rest = end - walk.end
     if rest <= frames.OVERHEAD and (successor is None or (label.flags & GAPS and rest == frames.OVERHEAD)):
         return Ending(walk.end, walk.bad, [], unsealed=True)
     return Ending(end, [*walk.bad, Bad(label.number, walk.end, end, None, [])], [])
+
+
+def _with_what_is_gone(walk: Walk) -> Ending:
+    """A file that was cut in the middle of a frame: if there was more behind that frame, all of it is one stretch, of which no header tells."""
+    tail, bounds = walk.tail, walk.bounds
+    sequences = [bad.header.sequence for bad in tail if bad.header is not None]
+    more = bounds.successor is not None and bool(sequences) and sequences[-1] + 1 < bounds.successor
+    if not more and bounds.end - walk.end <= frames.OVERHEAD:  # a seal, at the most
+        return Ending(walk.end, walk.bad, [])
+    end = max(walk.end, bounds.end)
+    gone = Bad(walk.label.number, tail[0].position, end, None, [])
+    return Ending(end, [*walk.bad[: len(walk.bad) - walk.trailing], gone], [])
 
 
 def _judge_last(walk: Walk) -> Ending:

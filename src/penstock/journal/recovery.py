@@ -275,7 +275,7 @@ class Recovery:
         known = {damage.position for damage in info.damage}
         if new := [bad for bad in judge(walk).rot if bad.position not in known]:
             self._rotten(info, new)
-            if walk.seal is None and new[-1].position == walk.end:
+            if walk.seal is None and new[-1].header is None and new[-1].end >= info.end:
                 before = self.state.next_offsets if start > START else {}
                 self._name_lost_tail(info, again.index, before, walk)
             self._write_summary(info)

@@ -40,8 +40,9 @@ DAY: Final = "day"
 _DAY_US: Final = 86_400_000_000
 _EPOCH: Final = date(1970, 1, 1)
 
-#: What a task gathers for one file before it writes it. A task reads little more than that, so few files are open at once.
+#: What a task gathers for one file before it writes it, and for all of them: what is stored once for many messages takes more here than in the journal.
 GROUP_BYTES: Final = 64 << 20
+GATHERED_BYTES: Final = 192 << 20
 
 #: Columns whose values hardly ever come twice: looking for those that do would take longer than everything else.
 _PLAIN: Final = frozenset({"payload", "headers", "offset", "id", "dedup_id", "sequence"})
@@ -94,8 +95,11 @@ class SparkFiling:
         self._staging = staging
 
     def rows(self, reader: DataStreamReader, path: str) -> DataFrame:
-        # Not to_date: that goes by the time zone of the session.
-        day = F.expr(f"date_from_unix_date(cast(unix_micros({moment_of(self._table)}) div {_DAY_US} as int))")
+        # Not to_date: that goes by the time zone of the session. Nor `div` alone: days before 1970 are rounded down, too.
+        micros = f"unix_micros({moment_of(self._table)})"
+        day = F.expr(
+            f"date_from_unix_date(cast(({micros} - pmod({micros}, {_DAY_US})) div {_DAY_US} as int))"
+        )
         return reader.format(NAME).load(path).withColumn(DAY, day)
 
     def file(self, batch: DataFrame) -> Filed:
@@ -223,6 +227,7 @@ class Drawers:
         self._table = table
         self._codec = codec
         self._drawers: dict[Key, Drawer] = {}
+        self._bytes = 0  # that wait in all of them
 
     def add(self, batch: Any) -> None:
         """Sort rows in; what has become much is written."""
@@ -233,8 +238,11 @@ class Drawers:
             drawer.waiting.append(rows)
             drawer.bytes += rows.nbytes
             drawer.rows += rows.num_rows
+            self._bytes += rows.nbytes
             if drawer.bytes >= GROUP_BYTES:
                 self._write(drawer)
+            while self._bytes >= GATHERED_BYTES:
+                self._write(max(self._drawers.values(), key=lambda one: one.bytes))
 
     def finish(self) -> Any:
         """Write the rest; the files that there are now."""
@@ -261,11 +269,14 @@ class Drawers:
                 how: dict[str, Any] = {"compression": self._codec, "use_dictionary": repeated}
                 drawer.writer = pq.ParquetWriter(self._into / drawer.name, rows.schema, **how)
             drawer.writer.write_table(rows, row_group_size=rows.num_rows)
+        self._bytes -= drawer.bytes
         drawer.waiting, drawer.bytes = [], 0
 
 
 def sorted_out(batch: Any, table: Table) -> Iterator[tuple[Key, Any]]:
     """The rows of a batch by log and day, without the columns that these stand for, in their order."""
+    if not batch.num_rows:
+        return
     days = batch.column(moment_of(table)).cast(pa.int64()).to_numpy() // _DAY_US
     kept = batch.drop_columns(["namespace", table.log])
     dated: Any = by_key(batch.append_column(DAY, pa.array(days)), ("namespace", table.log, DAY))

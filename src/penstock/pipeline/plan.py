@@ -33,6 +33,9 @@ PIECES_EACH: Final = 2
 #: Pieces are not made smaller than that for the sake of `minPartitions`.
 PIECE_BYTES_MIN: Final = limits.INDEX_STRIDE_BYTES
 
+#: An excerpt may be longer than a piece by such a share of it, and is one all the same.
+SLACK: Final = 8
+
 #: Strides of no interest that are read all the same, because jumping over them would cost more.
 GAP_STRIDES: Final = 8
 
@@ -85,7 +88,9 @@ def pieces(
     return [
         Piece(part, excerpt.logs)
         for excerpt in excerpts
-        for part in excerpt.parts(max(round(excerpt.bytes / size), -(-excerpt.bytes // demanded), 1))
+        for part in excerpt.parts(
+            max(-(-(excerpt.bytes - size // SLACK) // size), -(-excerpt.bytes // demanded), 1)
+        )
     ]
 
 

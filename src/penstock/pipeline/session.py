@@ -27,7 +27,7 @@ _LOCAL: Final = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.memory": "2g",
     # What Arrow's columns are read by in the JVM then does not look whether each byte is within its bounds: a tenth of reading a table. They come from Arrow in a process of ours.
-    "spark.driver.extraJavaOptions": "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false",
+    "spark.driver.defaultJavaOptions": "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false",
 }
 #: How long Spark's process may take to end by itself. It only has to remove its temporary files.
 END_S: Final = 15

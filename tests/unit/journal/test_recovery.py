@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -178,6 +179,34 @@ def test_a_sealed_segment_cut_short_costs_nothing_of_the_others(many: Specimen, 
         served, journal = reopened(path)
         assert [c for c in many.commits if c not in inside] == [c for c in served if c not in inside]
         assert journal.damage
+
+
+@pytest.mark.parametrize("covered", [False, True])
+def test_a_sealed_segment_cut_within_a_frame_loses_more_than_it_names(tmp_path: Path, covered: bool) -> None:
+    """What was behind the frame that was cut is lost, too: it is named and counted when the journal is opened, and the same ever after."""
+    whole = tmp_path / "whole"
+    with Journal(whole, segment_bytes=16384) as journal:
+        for number in range(30):
+            journal.commit(
+                [messages(1, [b"%900d" % number] * 2, ids=[2 * number + 1, 2 * number + 2], timestamp=0)]
+            )
+        if covered:
+            journal.snapshot(b"")
+            journal.commit([messages(1, [b"e"], ids=[999], timestamp=0)])
+        info = journal.segments()[0]
+    held = range(info.index.logs[1].first, info.index.logs[1].last + 1)
+    for size in range(info.end - 100, 200, -1777):
+        path = tmp_path / "copy"
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(whole, path)
+        os.truncate(path / f"{info.number:020d}.segment", size)
+        for _ in range(3):
+            with Journal(path) as journal:
+                named = {n for one in journal.damage for _, a, b in one.spans for n in range(a, b + 1)}
+                counted = journal.stats().damaged_messages
+                left = {offset for batch in journal.read(log=1) for offset in batch.offsets}
+            assert named == set(held) - left, size
+            assert counted == len(named), size
 
 
 @pytest.mark.parametrize("zeroed", [False, True])

@@ -35,7 +35,15 @@ def streams(data: Path, into: Path, **given: str) -> FilingStream:
 def filed(stream: FilingStream) -> list[dict[str, Any]]:
     """What the tasks of a batch say that they have written."""
     pieces = stream.partitions(stream.initialOffset(), stream.latestOffset(stream.initialOffset(), None))  # type: ignore[arg-type]
-    return [row for piece in pieces for batch in stream.read(piece) for row in batch.to_pylist()]
+    found: list[dict[str, Any]] = []
+    for piece in pieces:
+        for batch in stream.read(piece):
+            for row in batch.to_pylist():
+                written = pq.read_metadata(f"{stream._into}/{row['file']}")  # it is whole when it is named
+                assert written.num_rows == row["rows"]
+                assert written.row_group(0).column(0).compression == "UNCOMPRESSED"
+                found.append(row)
+    return found
 
 
 def fill(data: Path) -> None:
@@ -100,6 +108,29 @@ def test_much_is_kept_in_memory_until_the_end(
     file = pq.ParquetFile(into / row["file"])
     assert file.num_row_groups > 3
     assert file.read().column("offset").to_pylist() == list(range(50_000)) == list(range(row["rows"]))
+
+
+def test_many_logs_are_kept_in_memory_until_the_end(
+    data: Path, into: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No file has become much, but all of them together have."""
+    monkeypatch.setattr(filing, "GATHERED_BYTES", 20_000)
+    with penstock.open(data) as broker:
+        for number in range(60):
+            broker.queue(f"q{number % 20}").publish_many([b"x" * 10] * 1000)
+    waiting: list[int] = []
+    add = filing.Drawers.add
+
+    def noting(drawers: filing.Drawers, batch: Any) -> None:
+        add(drawers, batch)
+        waiting.append(sum(drawer.bytes for drawer in drawers._drawers.values()))
+
+    monkeypatch.setattr(filing.Drawers, "add", noting)
+    found = filed(streams(data, into))
+    assert max(waiting) < 20_000
+    assert sorted(row["rows"] for row in found) == [3000] * 20
+    for row in found:
+        assert pq.read_table(into / row["file"]).column("offset").to_pylist() == list(range(3000))
 
 
 def test_a_task_that_was_broken_off_is_counted(
