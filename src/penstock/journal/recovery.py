@@ -117,6 +117,15 @@ def rows_of(damage: Damage, lost: list[tuple[int, int, int, int]], now_us: int) 
     return rows or [Rows(CLEANED, 0, 1, where)]
 
 
+class LostTail(NamedTuple):
+    """The end of a segment that is gone: what of the segment is `there`, `before` which offsets it was not read again, and how it was walked through."""
+
+    info: SegmentInfo
+    there: SegmentIndex
+    before: dict[int, int]
+    walk: Walk
+
+
 class Recovery:
     """One recovery of a directory whose lock is held: `run` it once, then read its attributes.
 
@@ -141,6 +150,7 @@ class Recovery:
         self._snapshot: Snapshot | None = None
         self._gaps: list[Gap] = []
         self._places: dict[int, Place] = {}  # where each log was last come across
+        self._lost_tails: list[LostTail] = []
         self.report = Report(cut=[], damage=[])
         self.state = State()
         self.infos: list[SegmentInfo] = []
@@ -176,6 +186,10 @@ class Recovery:
             self._restore(self._snapshot.state)
         for label, successor in zip_longest(chain, chain[1:]):
             self._segment(label, successor)
+        for (
+            lost
+        ) in self._lost_tails:  # not before all is replayed: a later segment may say what of it was cleaned
+            self._name_lost_tail(lost)
         self._account_for_missing(contents.segments)
         self._account_for_state()
         self._account_for_gaps()
@@ -276,24 +290,27 @@ class Recovery:
         if new := [bad for bad in judge(walk).rot if bad.position not in known]:
             self._rotten(info, new)
             if walk.seal is None and new[-1].header is None and new[-1].end >= info.end:
-                before = self.state.next_offsets if start > START else {}
-                self._name_lost_tail(info, again.index, before, walk)
-            self._write_summary(info)
+                before = dict(self.state.next_offsets) if start > START else {}
+                self._lost_tails.append(LostTail(info, again.index, before, walk))
+            else:
+                self._write_summary(info)
 
-    def _name_lost_tail(
-        self, info: SegmentInfo, there: SegmentIndex, before: dict[int, int], walk: Walk
-    ) -> None:
-        """Say which messages were in the end of a segment that is gone: its summary knows what it held. `before` is what was not read again."""
+    def _name_lost_tail(self, lost: LostTail) -> None:
+        """Say which messages were in the end of a segment that is gone: its summary knows what it held, and the journal's state what of that was cleaned before."""
+        info, there, before, walk = lost
         spans = []
         for log, entry in info.index.logs.items():
-            stop = there.logs[log].last + 1 if log in there.logs else entry.first
-            stop = max(stop, before.get(log, 0))
-            spans += [(log, stop, entry.last)] if stop <= entry.last else []
+            start = there.logs[log].last + 1 if log in there.logs else entry.first
+            start, stop = max(start, before.get(log, 0)), entry.last + 1
+            if start < stop:
+                gaps = self.state.explained(log, start, stop).gaps(start, stop)
+                spans += [(log, gap.start, gap.stop - 1) for gap in gaps]
         read = max(walk.last_sequence, self._covered() if before else 0)
         commits = (info.next_sequence or 0) - max(read + 1, info.label.first_sequence)
         old = info.damage[-1]
         new = msgspec.structs.replace(old, frames=commits, spans=spans, messages=known_messages(spans))
-        self.report.damage[-1] = info.damage[-1] = new
+        self.report.damage[self.report.damage.index(old)] = info.damage[-1] = new
+        self._write_summary(info)
 
     def _covered(self) -> int:
         return self._snapshot.sequence if self._snapshot else 0

@@ -209,6 +209,33 @@ def test_a_sealed_segment_cut_within_a_frame_loses_more_than_it_names(tmp_path: 
             assert counted == len(named), size
 
 
+def test_what_was_cleaned_before_a_segment_was_cut_is_called_damaged(tmp_path: Path) -> None:
+    """A segment that was rewritten held less than the offsets from its first to its last: that the rest was cleaned, a later segment says."""
+    whole = tmp_path / "whole"
+    with Journal(whole, segment_bytes=16384) as journal:
+        for number in range(40):
+            journal.commit([messages(1, [b"%1000d" % number], ids=[number + 1], timestamp=0)])
+        journal.snapshot(b"")
+        journal.commit([messages(1, [b"e"], ids=[999], timestamp=0)])
+        journal.snapshot(b"")
+        clean(
+            journal, lambda _log, first, last: [DeadRange(n, n, 0) for n in range(first, last + 1) if n % 4]
+        )
+        end = journal.segments()[0].end
+        held = {offset for batch in journal.read(log=1) for offset in batch.offsets}
+    for size in range(300, end - 80, 622):
+        path = tmp_path / "copy"
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(whole, path)
+        os.truncate(path / f"{1:020d}.segment", size)
+        for _ in range(3):
+            with Journal(path) as journal:
+                named = {n for one in journal.damage for _, a, b in one.spans for n in range(a, b + 1)}
+                counted = journal.stats().damaged_messages
+                left = {offset for batch in journal.read(log=1) for offset in batch.offsets}
+            assert (named, counted) == (held - left, len(named)), size
+
+
 @pytest.mark.parametrize("zeroed", [False, True])
 def test_a_sealed_segment_that_lost_its_last_frames_is_reported_when_it_is_opened(
     many: Specimen, tmp_path: Path, zeroed: bool
