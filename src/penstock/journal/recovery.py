@@ -39,7 +39,7 @@ from penstock.journal.directory import SNAPSHOT, SUMMARY, Contents, Directory
 from penstock.journal.ending import Bounds, Ending, Walk, bounds_of, judge
 from penstock.journal.frame import Frame
 from penstock.journal.index import SegmentIndex
-from penstock.journal.kinds import CLEANED, MESSAGES
+from penstock.journal.kinds import CLEANED, MESSAGES, Span
 from penstock.journal.mark import Mark, MarkFile
 from penstock.journal.rows import Rows
 from penstock.journal.segment import GAPS, START, Bad, Label, Scan, Writer
@@ -150,6 +150,7 @@ class Recovery:
         self._snapshot: Snapshot | None = None
         self._gaps: list[Gap] = []
         self._places: dict[int, Place] = {}  # where each log was last come across
+        self._passed: dict[int, int] = {}  # the offset behind that
         self._lost_tails: list[LostTail] = []
         self.report = Report(cut=[], damage=[])
         self.state = State()
@@ -348,20 +349,28 @@ class Recovery:
         self._progress(head.bytes)
         self.sequence = max(self.sequence, head.sequence)
         self.epoch = max(self.epoch, head.epoch)
-        if head.sequence <= self._covered():
+        covered = head.sequence <= self._covered()
+        for span in spans:
+            if span.kind == MESSAGES.number:
+                self._note_gap(span, (info.number, head.position), covered=covered)
+        if covered:
             return
         self.report.frames += 1
         self.report.messages += head.messages
-        for span in spans:
-            if span.kind == MESSAGES.number:
-                here, expected = (info.number, head.position), self.state.next_offset(span.log)
-                if span.first > expected:
-                    after = self._places.get(span.log, (0, 0))
-                    self._gaps.append(Gap(after, here, span.log, expected, span.first))
-                self._places[span.log] = here
         self.state.apply(spans, lambda: frame.sections)
         if self._replay is not None:
             self._replay(frame)
+
+    def _note_gap(self, span: Span, here: Place, *, covered: bool) -> None:
+        """Notice which offsets of a log are missing before a section. What a snapshot covers, its state knows of already: then only what this walk has come across tells."""
+        after = self._places.get(span.log, (0, 0))
+        passed = self._passed.get(span.log) if after[0] == here[0] else None
+        expected = span.first if covered else self.state.next_offset(span.log)
+        if passed is not None:
+            expected = min(expected, passed)
+        if span.first > expected:
+            self._gaps.append(Gap(after, here, span.log, expected, span.first))
+        self._places[span.log], self._passed[span.log] = here, span.last + 1
 
     # --- how it ends ---
 

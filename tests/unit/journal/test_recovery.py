@@ -209,6 +209,28 @@ def test_a_sealed_segment_cut_within_a_frame_loses_more_than_it_names(tmp_path: 
             assert counted == len(named), size
 
 
+@pytest.mark.parametrize("byte", [48, 70])
+def test_a_flipped_bit_below_a_snapshot_costs_a_message_that_nobody_names(tmp_path: Path, byte: int) -> None:
+    """In a frame's header, and in that of its section: a snapshot covers the frame, and not all of its sealed segment."""
+    path = tmp_path / "journal"
+    with Journal(path, segment_bytes=16384) as journal:
+        for number in range(38):
+            if number == 8:
+                journal.snapshot(b"")
+            journal.commit([messages(1, [b"%1000d" % number], ids=[number + 1], timestamp=0)])
+        place = next(frame for frame in journal.frames() if frame.spans() and frame.spans()[0].first == 2)
+    flip(path / f"{1:020d}.segment", 8 * (place.header.position + byte))
+    for _ in range(3):
+        with Journal(path) as journal:
+            assert [one.spans for one in journal.damage] == [[(1, 2, 2)]]
+            assert journal.stats().damaged_messages == 1
+            assert [offset for batch in journal.read(log=1) for offset in batch.offsets] == [
+                0,
+                1,
+                *range(3, 38),
+            ]
+
+
 def test_what_was_cleaned_before_a_segment_was_cut_is_called_damaged(tmp_path: Path) -> None:
     """A segment that was rewritten held less than the offsets from its first to its last: that the rest was cleaned, a later segment says."""
     whole = tmp_path / "whole"
