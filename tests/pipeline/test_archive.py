@@ -19,7 +19,9 @@ from penstock.errors import CorruptJournal, DirectoryLocked, InvalidArgument, Qu
 from penstock.pipeline import archive as archiving
 from penstock.pipeline.archive import Archived, Step, archive, compact, tables
 from penstock.pipeline.changes import Changes
+from penstock.pipeline.filing import SparkFiling, TaskFiling, filing
 from penstock.pipeline.hadoop import Folder
+from penstock.pipeline.schema import MESSAGES_TABLE
 
 
 class Killed(Exception):
@@ -169,6 +171,17 @@ def test_elsewhere_than_in_files_of_this_machine_the_archive_is_another(
             .schema.remove_metadata()
             .equals(ds.dataset(mounted / name, partitioning="hive").schema.remove_metadata())
         )
+
+
+def test_files_that_are_to_be_encrypted_are_written_in_plain(spark: SparkSession, tmp_path: Path) -> None:
+    """Only Spark knows the keys: then it writes them."""
+    place = Folder(spark, tmp_path), MESSAGES_TABLE, "staging"
+    assert isinstance(filing(spark, *place), TaskFiling)
+    spark.conf.set("parquet.crypto.factory.class", "org.example.Keys")
+    try:
+        assert isinstance(filing(spark, *place), SparkFiling)
+    finally:
+        spark.conf.unset("parquet.crypto.factory.class")
 
 
 # --- broken off ---

@@ -8,7 +8,7 @@ message, twice, and columns of the rows again, which takes several times as long
 
 A file counts when a task has named it. A task that was killed, or tried twice, leaves files that nobody names, and which go with the staging folder.
 
-Elsewhere (HDFS, object stores) only Hadoop knows the way, and Spark writes (`SparkFiling`). Both leave the same columns in the same folders.
+Elsewhere (HDFS, object stores) only Hadoop knows the way, and Spark writes (`SparkFiling`); so it does where files are to be encrypted. Both leave the same columns in the same folders.
 """
 
 from __future__ import annotations
@@ -76,7 +76,10 @@ class Filing(Protocol):
 
 def filing(spark: SparkSession, folder: Folder, table: Table, staging: str) -> Filing:
     """How batches of a table are written into the folder `staging` of an archive."""
-    kind = SparkFiling if folder.local is None else TaskFiling
+    session: Any = spark._jsparkSession
+    # A session that encrypts its Parquet files has Spark write them: only it knows the keys.
+    encrypts = session.sessionState().newHadoopConf().get("parquet.crypto.factory.class") is not None
+    kind = SparkFiling if folder.local is None or encrypts else TaskFiling
     return kind(spark, folder, table, staging)
 
 
