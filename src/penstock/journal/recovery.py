@@ -187,9 +187,8 @@ class Recovery:
             self._restore(self._snapshot.state)
         for label, successor in zip_longest(chain, chain[1:]):
             self._segment(label, successor)
-        for (
-            lost
-        ) in self._lost_tails:  # not before all is replayed: a later segment may say what of it was cleaned
+        # Not before all is replayed: a later segment may say what of it was cleaned.
+        for lost in self._lost_tails:
             self._name_lost_tail(lost)
         self._account_for_missing(contents.segments)
         self._account_for_state()

@@ -181,6 +181,19 @@ def test_a_sealed_segment_cut_short_costs_nothing_of_the_others(many: Specimen, 
         assert journal.damage
 
 
+def check_first_segment_cut(whole: Path, path: Path, size: int, held: set[int]) -> None:
+    """Cut the first segment of a copy: at every opening, those messages of log 1 are named and counted which are not there any more."""
+    shutil.rmtree(path, ignore_errors=True)
+    shutil.copytree(whole, path)
+    os.truncate(path / f"{1:020d}.segment", size)
+    for _ in range(3):
+        with Journal(path) as journal:
+            named = {n for one in journal.damage for _, a, b in one.spans for n in range(a, b + 1)}
+            counted = journal.stats().damaged_messages
+            left = {offset for batch in journal.read(log=1) for offset in batch.offsets}
+        assert (named, counted) == (held - left, len(named)), size
+
+
 @pytest.mark.parametrize("covered", [False, True])
 def test_a_sealed_segment_cut_within_a_frame_loses_more_than_it_names(tmp_path: Path, covered: bool) -> None:
     """What was behind the frame that was cut is lost, too: it is named and counted when the journal is opened, and the same ever after."""
@@ -194,19 +207,9 @@ def test_a_sealed_segment_cut_within_a_frame_loses_more_than_it_names(tmp_path: 
             journal.snapshot(b"")
             journal.commit([messages(1, [b"e"], ids=[999], timestamp=0)])
         info = journal.segments()[0]
-    held = range(info.index.logs[1].first, info.index.logs[1].last + 1)
+    held = set(range(info.index.logs[1].first, info.index.logs[1].last + 1))
     for size in range(info.end - 100, 200, -1777):
-        path = tmp_path / "copy"
-        shutil.rmtree(path, ignore_errors=True)
-        shutil.copytree(whole, path)
-        os.truncate(path / f"{info.number:020d}.segment", size)
-        for _ in range(3):
-            with Journal(path) as journal:
-                named = {n for one in journal.damage for _, a, b in one.spans for n in range(a, b + 1)}
-                counted = journal.stats().damaged_messages
-                left = {offset for batch in journal.read(log=1) for offset in batch.offsets}
-            assert named == set(held) - left, size
-            assert counted == len(named), size
+        check_first_segment_cut(whole, tmp_path / "copy", size, held)
 
 
 @pytest.mark.parametrize("byte", [48, 70])
@@ -224,11 +227,8 @@ def test_a_flipped_bit_below_a_snapshot_costs_a_message_that_nobody_names(tmp_pa
         with Journal(path) as journal:
             assert [one.spans for one in journal.damage] == [[(1, 2, 2)]]
             assert journal.stats().damaged_messages == 1
-            assert [offset for batch in journal.read(log=1) for offset in batch.offsets] == [
-                0,
-                1,
-                *range(3, 38),
-            ]
+            left = [offset for batch in journal.read(log=1) for offset in batch.offsets]
+            assert left == [0, 1, *range(3, 38)]
 
 
 def test_what_was_cleaned_before_a_segment_was_cut_is_called_damaged(tmp_path: Path) -> None:
@@ -246,16 +246,7 @@ def test_what_was_cleaned_before_a_segment_was_cut_is_called_damaged(tmp_path: P
         end = journal.segments()[0].end
         held = {offset for batch in journal.read(log=1) for offset in batch.offsets}
     for size in range(300, end - 80, 622):
-        path = tmp_path / "copy"
-        shutil.rmtree(path, ignore_errors=True)
-        shutil.copytree(whole, path)
-        os.truncate(path / f"{1:020d}.segment", size)
-        for _ in range(3):
-            with Journal(path) as journal:
-                named = {n for one in journal.damage for _, a, b in one.spans for n in range(a, b + 1)}
-                counted = journal.stats().damaged_messages
-                left = {offset for batch in journal.read(log=1) for offset in batch.offsets}
-            assert (named, counted) == (held - left, len(named)), size
+        check_first_segment_cut(whole, tmp_path / "copy", size, held)
 
 
 @pytest.mark.parametrize("zeroed", [False, True])
