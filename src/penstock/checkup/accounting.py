@@ -8,12 +8,13 @@ owner recorded as gone is not. Damage that lies between the two frames is what t
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Mapping
 from typing import Final
 
-from penstock.checkup.examination import COLUMNS, OFFSETS, Examination, Finding, Gap, Place, Spans
+from penstock.checkup.examination import COLUMNS, OFFSETS, Finding, Spans
 from penstock.journal.damage import MISSING, ROT
 from penstock.journal.directory import Directory
+from penstock.journal.losses import Division, Gap, Promise
 from penstock.journal.state import State
 from penstock.ranges import RangeSet
 
@@ -26,7 +27,9 @@ def merge(state: State, part: State) -> None:
         state.next_offsets[log] = max(state.next_offsets.get(log, 0), offset)
     state.floor = max(state.floor, part.floor)
     state.names.update(part.names)
-    state.accounted = {damage for damage in state.accounted if damage[0] not in part.mended} | part.accounted
+    state.forget(part.mended)
+    state.accounted |= part.accounted
+    state.lost |= part.lost
     merge_gone(state, part)
 
 
@@ -40,63 +43,22 @@ def merge_gone(state: State, part: State) -> None:
                 state.record_cleaned(log, one.start, one.stop - 1, outcome)
 
 
-def chain_gaps(examined: Iterable[Examination], next_offsets: dict[int, int]) -> Iterator[Gap]:
-    """The gaps of every log, within segments and between them, up to the next offset."""
-    stops: dict[int, tuple[int, Place]] = {}
-    nothing = (0, Place(0, 0, 0))
-    last = 0
-    for found in examined:
-        for log, reach in found.reaches.items():
-            stop, place = stops.get(log, nothing)
-            if reach.first > stop:
-                yield Gap(log, stop, reach.first, place, reach.first_place)
-            stops[log] = (max(stop, reach.stop), reach.last_place)
-        yield from found.gaps
-        last = max(last, found.index.last_sequence)
-    end = Place(sys.maxsize, 0, last + 1)
-    for log, offset in next_offsets.items():
-        stop, place = stops.get(log, nothing)
-        if offset > stop:
-            yield Gap(log, stop, offset, place, end)
-
-
-def blame(damage: list[Finding], lost: list[Gap], directory: Directory) -> list[Finding]:
-    """Say of each damage which messages it cost: those missing between the frames before and behind it."""
-    findings = list(damage)
-    told = by_log(span for finding in damage for span in finding.spans)
-    for gap in lost:
-        for part in told.setdefault(gap.log, RangeSet()).gaps(gap.start, gap.stop):
-            at = _culprit(findings, gap)
-            if at is None:
-                name = directory.segment(gap.before.segment).name if gap.before.segment < sys.maxsize else ""
-                findings.append(
-                    Finding(
-                        OFFSETS, name, detail="messages are gone, and nobody recorded that they were cleaned"
-                    )
-                )
-                at = len(findings) - 1
-            findings[at] = findings[at].blamed(gap.log, part.start, part.stop - 1)
-            told[gap.log].add(part.start, part.stop)
+def blame(
+    damage: list[Finding], lost: list[Gap], promises: Mapping[int, Promise], directory: Directory
+) -> list[Finding]:
+    """Say of each damage which messages it cost. What no damage can have held is a finding of its own."""
+    wounds = [f for f in damage if f.what in _COSTS_MESSAGES and f.segment is not None]
+    division = Division(lost, wounds, promises)
+    shares = {id(wound): share for wound, share in zip(wounds, division.shares, strict=True)}
+    findings = [finding.costing(shares.get(id(finding), [])) for finding in damage]
+    for gap in division.left:
+        name = directory.segment(gap.before.segment).name if gap.before.segment < sys.maxsize else ""
+        detail = "messages are gone, and nobody recorded that they were cleaned"
+        findings.append(Finding(OFFSETS, name, detail=detail).costing([(gap.log, gap.start, gap.stop - 1)]))
     return findings
 
 
 _COSTS_MESSAGES: Final = frozenset({ROT, MISSING, COLUMNS})
-
-
-def _culprit(findings: list[Finding], gap: Gap) -> int | None:
-    for at, finding in enumerate(findings):
-        if finding.what in _COSTS_MESSAGES and finding.segment is not None:
-            place = (finding.segment, finding.position)
-            if gap.after[:2] <= place <= gap.before[:2]:
-                return at
-    return None
-
-
-def by_log(spans: Iterable[tuple[int, int, int]]) -> dict[int, RangeSet]:
-    found: dict[int, RangeSet] = {}
-    for log, first, last in spans:
-        found.setdefault(log, RangeSet()).add(first, last + 1)
-    return found
 
 
 def as_spans(ranges: dict[int, RangeSet]) -> Spans:

@@ -8,7 +8,7 @@ way: a bad end above the mark is torn (a crash left it, nobody was told that it 
 Besides its findings, an examination keeps what is needed to account for messages across segments (`checkup`):
 
 - the sequence numbers that are there, and those that are *told*: in damage of which it is known which messages it cost;
-- for each log its first and last offset, and the *gaps* between frames. A gap between two frames with nothing missing between them was
+- what it holds of each log, and the gaps between frames (`losses.Sightings`). A gap between two frames with nothing missing between them was
   left by the writer; one with sequence numbers missing in it may have been lost;
 - what its rows record: names, cleaned offsets, dropped segments (`state.State`).
 
@@ -18,18 +18,19 @@ The owner may rotate, rewrite, drop or recycle the file meanwhile. A file with a
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from penstock.checkup import soundness
 from penstock.journal import frame as frames
-from penstock.journal.damage import ROT, TORN, known_messages, offsets
+from penstock.journal.damage import ROT, TORN, Offsets, known_messages, offsets
 from penstock.journal.directory import Directory
 from penstock.journal.ending import Bounds, Ending, Walk, judge
 from penstock.journal.frame import Frame
 from penstock.journal.index import SegmentIndex
-from penstock.journal.kinds import MESSAGES, Span
+from penstock.journal.kinds import Span
+from penstock.journal.losses import Sightings
 from penstock.journal.segment import GAPS, START, Bad, Label
 from penstock.journal.state import State
 from penstock.journal.view import opened, require_generation
@@ -51,7 +52,7 @@ UNSYNCED: Final = "unsynced"
 #: Something a crash or an interrupted step left, which the next opening tidies up.
 LEFTOVER: Final = "leftover"
 
-Spans = list[tuple[int, int, int]]
+Spans = list[Offsets]
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -79,40 +80,15 @@ class Finding(msgspec.Struct, frozen=True):
         """The same in two looks at the same damage."""
         return self.what, self.file, self.position
 
-    def blamed(self, log: int, first: int, last: int) -> Finding:
+    def recorded(self, state: State) -> Finding:
+        """The same finding, with what is on record that it cost."""
+        spans = state.lost.get((self.segment or 0, self.position))
+        return msgspec.structs.replace(self, spans=[]).costing(spans) if spans else self
+
+    def costing(self, spans: Spans) -> Finding:
         """The same finding, which also cost these messages."""
-        spans = [*self.spans, (log, first, last)]
+        spans = [*self.spans, *spans]
         return msgspec.structs.replace(self, spans=spans, messages=max(self.messages, known_messages(spans)))
-
-
-class Place(NamedTuple):
-    """Where a frame is; places compare in the order in which frames were written."""
-
-    segment: int
-    position: int
-    sequence: int
-
-
-class Gap(NamedTuple):
-    """Offsets of a log that are not between two frames where they could have been."""
-
-    log: int
-    start: int
-    stop: int
-    after: Place
-    before: Place
-
-
-class Reach:
-    """What a segment holds of one log, from where to where."""
-
-    __slots__ = ("first", "first_place", "last_place", "stop")
-
-    def __init__(self, first: int, place: Place) -> None:
-        self.first = first
-        self.first_place = place
-        self.stop = first
-        self.last_place = place
 
 
 class Examination:
@@ -125,8 +101,7 @@ class Examination:
         self.index = SegmentIndex()
         self.sequences = RangeSet()
         self.told = RangeSet()
-        self.reaches: dict[int, Reach] = {}
-        self.gaps: list[Gap] = []
+        self.seen = Sightings(walk.label.number)
         self.state = State()
         self.damage: list[Finding] = []
         self.notes: list[Finding] = []
@@ -147,19 +122,7 @@ class Examination:
         self.index.add(head, spans)
         self.sequences.add(head.sequence, head.sequence + 1)
         self.state.apply(spans, lambda: frame.sections)
-        place = Place(self.number, head.position, head.sequence)
-        for span in spans:
-            if span.kind == MESSAGES.number:
-                self._reach(span, place)
-
-    def _reach(self, span: Span, place: Place) -> None:
-        reach = self.reaches.get(span.log)
-        if reach is None:
-            reach = self.reaches[span.log] = Reach(span.first, place)
-        elif span.first > reach.stop:
-            self.gaps.append(Gap(span.log, reach.stop, span.first, reach.last_place, place))
-        reach.stop = max(reach.stop, span.last + 1)
-        reach.last_place = place
+        self.seen.saw(head.position, head.sequence, spans)
 
     def unsound(self, head: frames.Header, spans: list[Span], flaw: str) -> None:
         """A frame whose checksums are right and whose content is not."""

@@ -274,7 +274,8 @@ def _rewrite(journal: Journal, info: SegmentInfo) -> list[str]:
                 bad.append((item.header.position, item.header.end))
         if not scan.sealed and scan.end < limit:
             bad.append((scan.end, limit))
-        kept.extend(journal.directory.set_range_aside(info.number, *place) for place in bad)
+        copies = [journal.directory.set_range_aside(info.number, *place) for place in bad]
+        kept.extend(copy for copy in copies if copy is not None)
         return True
 
     rewrite(journal, info, copy)

@@ -12,7 +12,7 @@ went: what is missing in both looks is really missing. A record may go itself, w
 has it: so each look ends with the newest one.
 
 What is wrong comes in three sorts: *damage* (something must be done), *known* (lost, and recorded as lost: nothing more can be
-done), *notes* (what a crash left; the next opening deals with it).
+done), *notes* (what a crash left; the next opening, or `repair`, deals with it).
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from penstock import limits
-from penstock.checkup.accounting import as_spans, blame, by_log, chain_gaps, merge, merge_gone
+from penstock.checkup.accounting import as_spans, blame, merge, merge_gone
 from penstock.checkup.examination import (
     FOREIGN,
     LEFTOVER,
@@ -35,8 +35,6 @@ from penstock.checkup.examination import (
     SUMMARY,
     Examination,
     Finding,
-    Gap,
-    Place,
     Spans,
     examine,
 )
@@ -50,10 +48,11 @@ from penstock.journal.damage import HEADER, MISSING, ROT
 from penstock.journal.directory import SNAPSHOT as SNAPSHOT_FILE
 from penstock.journal.directory import SUMMARY as SUMMARY_FILE
 from penstock.journal.directory import Directory, holder
-from penstock.journal.ending import bounds_of
+from penstock.journal.ending import Bounds, bounds_of
 from penstock.journal.files import Files, read_whole
+from penstock.journal.losses import Gap, Place, Promise, by_log, chain, furthest
 from penstock.journal.mark import Mark
-from penstock.journal.segment import Label
+from penstock.journal.segment import START, Label
 from penstock.journal.state import DAMAGED, State, Stored
 from penstock.journal.view import Moved
 from penstock.ranges import RangeSet
@@ -148,6 +147,7 @@ class _Look:
         self._known = known
         self._progress = progress
         self._examined: list[Examination] = []
+        self._promises: dict[int, Promise] = {}
         self.damage: list[Finding] = []
         self.notes: list[Finding] = []
         self.lost: list[Gap] = []
@@ -262,11 +262,22 @@ class _Look:
             if known is not None and known.label == label:
                 return known
             try:
-                bounds = bounds_of(label, successor, self._mark, owned=self._holder is not None)
-                return examine(self._directory, label, bounds, self._progress)
+                return examine(self._directory, label, self._bounds(label, successor), self._progress)
             except Moved:
                 label = next(iter(self._labels([label.number])), None)
         return None
+
+    def _bounds(self, label: Label, successor: Label | None) -> Bounds:
+        """What is known of a segment from outside. A summary that is whole says how long it was, and what it held."""
+        active = self._snapshot.active if self._snapshot is not None else None
+        synced = active.end if active is not None and active.generation == label.generation else START
+        bounds = bounds_of(label, successor, self._mark, synced=synced, owned=self._holder is not None)
+        stored = summaries.read(self._directory, label.number)
+        if stored is None or stored.generation != label.generation:
+            return bounds
+        if not stored.damage:  # else it is of what was left
+            self._promises[label.number] = Promise(summaries.index_of(stored))
+        return bounds._replace(end=stored.end)
 
     def _look_at_summary(self, found: Examination) -> None:
         path = self._directory.file(found.number, SUMMARY_FILE)
@@ -279,6 +290,9 @@ class _Look:
                 self.notes.append(Finding(LEFTOVER, path.name, found.number, detail=detail))
         elif not found.damage and stored != self._fresh(found, stored):
             self._damaged_file(SUMMARY, path, "it says something else than the segment that it is about")
+        elif stored.damage and not found.damage:
+            detail = "it lists damage that opening has cut off since, and that keeps the segment from being cleaned; `repair` forgets it"
+            self.notes.append(Finding(LEFTOVER, path.name, found.number, detail=detail))
 
     @staticmethod
     def _fresh(found: Examination, stored: summaries.Summary) -> summaries.Summary:
@@ -328,7 +342,9 @@ class _Look:
         return None
 
     def _look_for_missing_segments(self) -> None:
-        top = max([*self._numbers(), self._mark.segment if self._mark else 0], default=0)
+        told = [*self._numbers(), self._mark.segment if self._mark is not None else 0]
+        told += [self._snapshot.active.number if self._snapshot is not None else 1]  # it had a first one
+        top = max(told)
         for number in self.state.missing_segments(self._contents.segments, up_to=top):
             if (number, 0) in self.state.accounted:
                 self.gone.append(number)
@@ -340,7 +356,9 @@ class _Look:
         """Offsets that are not there, that nobody recorded, and between which commits are missing."""
         seen = RangeSet(part for found in self._examined for part in found.sequences)
         told = RangeSet(part for found in self._examined for part in (*found.sequences, *found.told))
-        for gap in chain_gaps(self._examined, self.state.next_offsets):
+        seen_in = [found.seen for found in self._examined]
+        stops = furthest(self.state.next_offsets, self._promises.values(), self.damage)
+        for gap in chain(seen_in, stops, next_sequence=self._next_sequence()):
             between = gap.after.sequence + 1, gap.before.sequence
             if not told.covers(*between):
                 self._lose(gap)
@@ -352,8 +370,14 @@ class _Look:
                 self._lose(Gap(log, first, last + 1, place, place))
 
     def _lose(self, gap: Gap) -> None:
-        for part in self.state.explained(gap.log, gap.start, gap.stop).gaps(gap.start, gap.stop):
-            self.lost.append(gap._replace(start=part.start, stop=part.stop))
+        self.lost += self.state.unexplained([gap])
+
+    def _next_sequence(self) -> int:
+        """Behind the last commit that anything tells of."""
+        told = [e.index.last_sequence for e in self._examined]
+        told += [self._mark.sequence if self._mark is not None else 0]
+        told += [self._snapshot.sequence if self._snapshot is not None else 0]
+        return max(told) + 1
 
     def _look_at_leftovers(self, foreign: list[str]) -> None:
         for name in foreign:
@@ -375,7 +399,8 @@ class _Look:
     # --- the report ---
 
     def report(self) -> Checkup:
-        blamed = blame(self.damage, self.lost, self._directory)
+        told = [finding.recorded(self.state) for finding in self.damage]
+        blamed = blame(told, self.lost, self._promises, self._directory)
         hurt = {finding.segment for finding in blamed if finding.what not in (SUMMARY, OFFSETS)}
         segments = [
             Checked(

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from penstock.journal.kinds import MESSAGES, Span
 from penstock.journal.segment import Bad
@@ -18,6 +19,9 @@ TORN: Final = "torn"
 MISSING: Final = "missing"
 HEADER: Final = "header"
 STATE: Final = "state"
+
+#: Messages, as (log, first offset, last offset).
+Offsets = tuple[int, int, int]
 
 
 class Damage(msgspec.Struct, frozen=True):
@@ -35,7 +39,7 @@ class Damage(msgspec.Struct, frozen=True):
     what: str
     frames: int = 0
     messages: int = 0
-    spans: list[tuple[int, int, int]] = []  # (log, first offset, last offset)
+    spans: list[Offsets] = []
     copy: str | None = None
 
     @property
@@ -46,6 +50,17 @@ class Damage(msgspec.Struct, frozen=True):
     @property
     def bytes(self) -> int:
         return self.end - self.position
+
+    def holds(self, other: Damage | Bad) -> bool:
+        """Whether other damage is this one, or a part of it."""
+        return self.segment == other.segment and (
+            self.position == other.position or self.position < other.position < other.end <= self.end
+        )
+
+    def costing(self, spans: list[Offsets]) -> Damage:
+        """The same damage, which cost these messages as well."""
+        spans = [*self.spans, *spans]
+        return structs.replace(self, spans=spans, messages=max(self.messages, known_messages(spans)))
 
     def __str__(self) -> str:
         logs = ", ".join(f"log {log} offsets {first}–{last}" for log, first, last in self.spans)
@@ -63,11 +78,11 @@ def of_bad(bad: Bad, what: str, copy: str | None = None) -> Damage:
     )
 
 
-def offsets(spans: list[Span]) -> list[tuple[int, int, int]]:
-    """The messages among spans, as (log, first, last)."""
+def offsets(spans: list[Span]) -> list[Offsets]:
+    """The messages among spans."""
     return [(span.log, span.first, span.last) for span in spans if span.kind == MESSAGES.number]
 
 
-def known_messages(spans: list[tuple[int, int, int]]) -> int:
-    """How many messages (log, first, last) tell of."""
+def known_messages(spans: list[Offsets]) -> int:
+    """How many messages are named."""
     return sum(last - first + 1 for _, first, last in spans)

@@ -120,11 +120,11 @@ class Directory:
             write_whole(self.files, path, data)
         return path.name
 
-    def set_range_aside(self, segment: int, position: int, end: int) -> str:
-        """Keep a copy of a range of a segment; its name in the quarantine."""
+    def set_range_aside(self, segment: int, position: int, end: int) -> str | None:
+        """Keep a copy of a range of a segment; its name in the quarantine, or None if nothing is left of that range."""
         with self.files.opened(self.segment(segment)) as fd:
             data = self.files.read(fd, end - position, position)
-        return self.keep(f"segment-{segment:020d}-{position}-{end}.bytes", data)
+        return self.keep(f"segment-{segment:020d}-{position}-{end}.bytes", data) if data else None
 
     def move_aside(self, path: Path) -> str:
         """Move a whole file into the quarantine; its name there."""

@@ -11,7 +11,8 @@ a later one follows    A segment ends where its successor begins. If its good fr
                        has taken it over, or it is only the seal that is damaged. If they do not, the rest is rot,
                        even if not a byte of it is left
 it is the last one     Bad, at or below the mark: rot. Bad, above it, with nothing good behind: torn, because a crash leaves such a thing and
-                       nobody was told that it was written. Without a mark it may have been acknowledged, and counts as rot
+                       nobody was told that it was written. Without a mark it may have been acknowledged, and counts as rot; and a file that
+                       ends without the room that is always taken in advance was cut
 =====================  ==============================================================================================
 """
 
@@ -21,9 +22,11 @@ import sys
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from penstock import limits
 from penstock.journal import frame as frames
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame, Header
+from penstock.journal.losses import Sightings
 from penstock.journal.mark import Mark
 from penstock.journal.segment import GAPS, START, Bad, Label, Scan
 
@@ -55,6 +58,13 @@ def bounds_of(
     here, finished = mark.segment == label.number, mark.segment > label.number
     synced = sys.maxsize if finished else max(synced, mark.end) if here else synced
     return Bounds(synced, following, finished, marked=True, limit=mark.end if here and owned else None)
+
+
+def bounds_within(end: int, next_sequence: int | None) -> Bounds:
+    """What is known of a segment whose frames were synced up to `end`. If it is sealed, the commit that follows it is known, and the file goes no further."""
+    if next_sequence is None:
+        return Bounds(end, None, finished=False, marked=True, limit=end)
+    return Bounds(sys.maxsize, next_sequence, finished=True, marked=True, end=end)
 
 
 class Walk:
@@ -109,10 +119,20 @@ class Walk:
         return self.bad[len(self.bad) - self.trailing :]
 
 
+def look_through(files: Files, fd: int, label: Label, bounds: Bounds) -> tuple[Walk, Sightings]:
+    """Go through an open segment from its beginning, for nothing but what is there and what is not."""
+    walk, seen = Walk(label, bounds), Sightings(label.number)
+    for item in walk.items(files, fd):
+        if isinstance(item, Frame):
+            seen.saw(item.header.position, item.sequence, item.spans())
+    return walk, seen
+
+
 class Ending(NamedTuple):
     """What a walk found: `end` is where the segment ends, behind its rot and before what is torn or void.
 
     `finished`: nothing more is to be written to it. `unsealed`: only its seal is damaged or gone, which costs no message.
+    `endless`: nothing tells how long it was, so that its last rot may have cost more than there are bytes of it.
     """
 
     end: int
@@ -120,6 +140,7 @@ class Ending(NamedTuple):
     torn: list[Bad]
     finished: bool = True
     unsealed: bool = False
+    endless: bool = False
 
 
 def judge(walk: Walk) -> Ending:
@@ -144,7 +165,8 @@ def _judge_finished(walk: Walk) -> Ending:
     rest = end - walk.end
     if rest <= frames.OVERHEAD and (successor is None or (label.flags & GAPS and rest == frames.OVERHEAD)):
         return Ending(walk.end, walk.bad, [], unsealed=True)
-    return Ending(end, [*walk.bad, Bad(label.number, walk.end, end, None, [])], [])
+    rot = [*walk.bad, Bad(label.number, walk.end, end, None, [])]
+    return Ending(end, rot, [], endless=not walk.bounds.end)
 
 
 def _with_what_is_gone(walk: Walk) -> Ending:
@@ -156,7 +178,7 @@ def _with_what_is_gone(walk: Walk) -> Ending:
         return Ending(walk.end, walk.bad, [])
     end = max(walk.end, bounds.end)
     gone = Bad(walk.label.number, tail[0].position, end, None, [])
-    return Ending(end, [*walk.bad[: len(walk.bad) - walk.trailing], gone], [])
+    return Ending(end, [*walk.bad[: len(walk.bad) - walk.trailing], gone], [], endless=not bounds.end)
 
 
 def _judge_last(walk: Walk) -> Ending:
@@ -167,6 +189,11 @@ def _judge_last(walk: Walk) -> Ending:
         end = bounds.synced
     elif walk.left > end:
         tail.append(Bad(number, end, walk.left, None, []))
+    elif (
+        not bounds.marked and walk.size - end < limits.RESERVE_LAST_BYTES
+    ):  # its owner never had so little room left
+        tail.append(Bad(number, end, end, None, []))
     rot = [bad for bad in tail if bad.position < bounds.synced or not bounds.marked]
     torn = tail[len(rot) :]
-    return Ending(end, walk.bad[: len(walk.bad) - walk.trailing] + rot, torn, finished=False)
+    before = walk.bad[: len(walk.bad) - walk.trailing]
+    return Ending(end, before + rot, torn, finished=False, endless=bool(rot) and not bounds.marked)

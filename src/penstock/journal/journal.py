@@ -30,7 +30,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
-from msgspec import structs
 
 from penstock import argument, limits
 from penstock.clock import Clock, SystemClock
@@ -48,11 +47,13 @@ from penstock.journal import reading
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
 from penstock.journal.commit import Ticket, running_loop, uninterrupted
-from penstock.journal.damage import MISSING, Damage, known_messages
+from penstock.journal.damage import MISSING, ROT, Damage, of_bad
 from penstock.journal.directory import Directory, Ownership
+from penstock.journal.ending import bounds_within, judge, look_through
 from penstock.journal.files import NO_SPACE, Files, at_fork, require_little_endian
 from penstock.journal.frame import Frame
 from penstock.journal.kinds import MESSAGES, Kind
+from penstock.journal.losses import Gap, Promise, Sightings, chain, named
 from penstock.journal.mark import Mark
 from penstock.journal.meter import Meter
 from penstock.journal.reading import Batch
@@ -62,7 +63,7 @@ from penstock.journal.segment import Writer
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, State
 from penstock.journal.tail import DURABILITIES, Durability, Tail
-from penstock.journal.view import Moved, SegmentInfo
+from penstock.journal.view import Moved, SegmentInfo, opened, require_generation
 
 if TYPE_CHECKING:
     import asyncio
@@ -476,58 +477,59 @@ class Journal:
         return self._clock.now_us()
 
     def note_damage(self, damage: Damage) -> None:
-        """Reading came across damage: say so once, keep a copy, and find out which messages it cost."""
+        """Reading came across damage: look at all of its segment, keep copies, find out which messages are gone, and say so, once."""
         with self._lock:
-            if any(d.segment == damage.segment and d.position == damage.position for d in self.damage):
+            if any(known.holds(damage) for known in self.damage):
                 return
             self.damage.append(damage)
             info = self._tail.held.get(damage.segment)
-        _LOG.error("%s: %s", self.directory.path, damage)
-        known = self._examined(info, damage) if info is not None else damage
+        found = self._examined(info, damage) if info is not None else []
+        if info is None or not found:
+            _LOG.error("%s: %s", self.directory.path, damage)
+            return
         with self._lock:
-            self.damage[self.damage.index(damage)] = known
-            for log, first, last in known.spans:
-                self.state.record_cleaned(log, first, last, DAMAGED)
-            if info is not None and info.sealed and (damage.complete or known.spans):
-                self._account_for(known)
+            self.damage.remove(damage)
+            for one in found:
+                if not any(known.holds(one) for known in self.damage):
+                    self._take_in(one, info)
+        if info.sealed and damage.what != MISSING:
+            with suppress(OSError):  # it can be found again
+                self._tail.held.write_summary(info)
 
-    def _account_for(self, damage: Damage) -> None:
+    def _take_in(self, damage: Damage, info: SegmentInfo) -> None:
         """Have it in the next commit which messages damage cost, so that later owners know of it."""
+        _LOG.error("%s: %s", self.directory.path, damage)
+        self.damage.append(damage)
+        info.damage.append(damage)
         lost = [(log, first, last, DAMAGED) for log, first, last in damage.spans]
+        for log, first, last, _ in lost:
+            self.state.record_cleaned(log, first, last, DAMAGED)
         with suppress(PenstockError):  # then the next opening finds it and says so
             self._queue(rows_of(damage, lost, self._clock.now_us()), sync=False)
 
-    def _examined(self, info: SegmentInfo, damage: Damage) -> Damage:
-        """Damage with the messages it cost and a copy of its bytes; the segment's summary will say it to later owners."""
-        if damage.what == MISSING:
-            spans = [(log, entry.first, entry.last) for log, entry in info.index.logs.items()]
-            known = structs.replace(damage, spans=self._unexplained(spans))
-            info.damage.append(known)
-            return known
-        spans = damage.spans
-        with suppress(Moved, OSError, MaintenanceFailed):
-            if not damage.complete:
-                lost = reading.missing_offsets(QuietView(self), info) if not info.damage else []
-                spans = self._unexplained(lost)
-            copy = self.directory.set_range_aside(damage.segment, damage.position, damage.end)
-            known = structs.replace(
-                damage, spans=spans, messages=max(damage.messages, known_messages(spans)), copy=copy
-            )
-            info.damage.append(known)
-            if info.next_sequence is not None:
-                with suppress(OSError):  # it can be found again
-                    self._tail.held.write_summary(info)
-            return known
-        return damage
-
-    def _unexplained(self, lost: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-        """Without the messages that are on record as gone."""
+    def _examined(self, info: SegmentInfo, damage: Damage) -> list[Damage]:
+        """All that is wrong in a segment, with the messages it cost and copies of its bytes; nothing if it is gone or cannot be read now."""
         with self._lock:
-            return [
-                (log, gap.start, gap.stop - 1)
-                for log, first, last in lost
-                for gap in self.state.explained(log, first, last + 1).gaps(first, last + 1)
-            ]
+            end, promise = info.end, Promise(info.index)
+        if damage.what == MISSING:
+            return named([damage], self._unexplained(promise, []), {info.number: promise}, [], [])
+        with suppress(Moved, OSError):
+            with opened(self.directory, info.label) as fd:
+                bounds = bounds_within(end, info.next_sequence)
+                walk, seen = look_through(self.directory.files, fd, info.label, bounds)
+                require_generation(self.directory.files, fd, info.label)
+            rot = [bad for bad in judge(walk).rot if not any(known.holds(bad) for known in info.damage)]
+            wounds = [of_bad(bad, ROT, self.directory.set_range_aside(*bad[:3])) for bad in rot]
+            gaps = self._unexplained(promise, [seen])
+            return named(wounds, gaps, {info.number: promise}, [seen], [*info.damage, *wounds])
+        return []
+
+    def _unexplained(self, promise: Promise, found: list[Sightings]) -> list[Gap]:
+        """What a segment promises, was not found in it, and is not on record as gone."""
+        firsts = {log: held.start for log, held in promise.logs.items()}
+        stops = {log: held.stop for log, held in promise.logs.items()}
+        with self._lock:
+            return list(self.state.unexplained(chain(found, stops, first_offsets=firsts)))
 
     def stats(self) -> Stats:
         """What the journal knows of itself, damage included."""
@@ -622,13 +624,6 @@ class OwnerView:
 
     def found(self, damage: Damage) -> None:
         self._journal.note_damage(damage)
-
-
-class QuietView(OwnerView):
-    """Looks without telling: what is damaged is being examined already."""
-
-    def found(self, damage: Damage) -> None:
-        del damage
 
 
 _opened: weakref.WeakSet[Journal] = weakref.WeakSet()

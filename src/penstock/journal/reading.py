@@ -24,7 +24,6 @@ from penstock.journal.section import Section
 from penstock.journal.segment import START, Bad, Label, Scan
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.view import DirectoryView, Moved, SegmentInfo, View, opened, require_generation
-from penstock.ranges import RangeSet
 
 
 class Batch:
@@ -347,30 +346,3 @@ def _good(view: View, fd: int, label: Label, position: int, limit: int, stop: in
     if scan.end < limit and not scan.sealed and not scan.stopped:
         require_generation(files, fd, label)
         view.found(of_bad(Bad(label.number, scan.end, limit, None, []), ROT))
-
-
-def missing_offsets(view: View, info: SegmentInfo) -> list[tuple[int, int, int]]:
-    """What a segment's index promises and its good frames do not hold: (log, first, last).
-
-    Of a segment that is being written, only what is missing between good frames: its index is ahead of what may be read.
-    """
-    with view.guard:
-        promised = {log: range(entry.first, entry.last + 1) for log, entry in info.index.logs.items()}
-    there: dict[int, RangeSet] = {log: RangeSet() for log in promised}
-    for frame in _scan(view, info, view.refresh(), START):
-        for section in frame.sections:
-            if section.kind is MESSAGES and section.log in there:
-                _add_offsets(there[section.log], section)
-    found = []
-    for log, offsets in promised.items():
-        stop = offsets.stop if info.sealed else max((part.stop for part in there[log]), default=offsets.start)
-        found += [(log, gap.start, gap.stop - 1) for gap in there[log].gaps(offsets.start, stop)]
-    return found
-
-
-def _add_offsets(found: RangeSet, section: Section) -> None:
-    if section.span.last - section.span.first + 1 == section.rows:
-        found.add(section.span.first, section.span.last + 1)
-        return
-    for offset in section.values("offset"):  # a rewritten segment's
-        found.add(offset, offset + 1)

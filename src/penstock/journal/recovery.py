@@ -10,8 +10,8 @@ Theory of operation
    served. A torn end was never acknowledged: a copy is set aside, and it is cut off.
 4. Good frames above the mark are perhaps only in the kernel's memory, perhaps behind a failed sync: they are copied into a new segment, which is synced
    before anybody is served. If the mark itself is damaged, that is the whole last segment.
-5. What was lost is accounted for in the commit that begins the epoch: messages that are known to be gone, and, where it is not known what a lost
-   range held, offsets that no log uses any more because it may have. An offset that somebody may have seen is never given to another message.
+5. What was lost (see `losses`) is accounted for in the commit that begins the epoch: messages that are known to be gone, and, where it is not known what
+   a lost range held, offsets that no log uses any more because it may have. An offset that somebody may have seen is never given to another message.
 
 A crash at any step leaves something that the next recovery understands: copies are made before the cut; the new segment is synced
 before it gets its name; from then on the rule "a segment ends where its successor begins" makes the old tail void; and the seal that
@@ -20,12 +20,12 @@ then ends the old segment is written to the same place again if need be. Recover
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from itertools import zip_longest
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
+from msgspec import structs
 
 from penstock import limits
 from penstock.clock import Clock
@@ -34,19 +34,19 @@ from penstock.journal import labels
 from penstock.journal import mark as marks
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.damage import MISSING, ROT, STATE, TORN, Damage, known_messages, of_bad
+from penstock.journal.damage import MISSING, ROT, STATE, TORN, Damage, of_bad
 from penstock.journal.directory import SNAPSHOT, SUMMARY, Contents, Directory
-from penstock.journal.ending import Bounds, Ending, Walk, bounds_of, judge
+from penstock.journal.ending import Bounds, Ending, Walk, bounds_of, bounds_within, judge, look_through
 from penstock.journal.frame import Frame
 from penstock.journal.index import SegmentIndex
-from penstock.journal.kinds import CLEANED, MESSAGES, Span
+from penstock.journal.kinds import CLEANED
+from penstock.journal.losses import Promise, Sightings, chain, furthest, named
 from penstock.journal.mark import Mark, MarkFile
 from penstock.journal.rows import Rows
 from penstock.journal.segment import GAPS, START, Bad, Label, Scan, Writer
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, GIVEN_UP, UNKNOWN, State
 from penstock.journal.view import SegmentInfo
-from penstock.ranges import RangeSet
 
 NEW: Final = "new"
 CLEAN: Final = "clean"
@@ -83,19 +83,6 @@ class Report(msgspec.Struct):
     damage: list[Damage] = []
 
 
-Place = tuple[int, int]  # a segment's number, and a position in it
-
-
-class Gap(NamedTuple):
-    """Offsets of a log that are missing between two frames: one at or behind `after`, or none, and one at `before`."""
-
-    after: Place
-    before: Place
-    log: int
-    first: int
-    stop: int
-
-
 def _commit(frame: Frame) -> tuple[int, int, int, int]:
     """The same for a frame and for its copy in another place."""
     head = frame.header
@@ -115,15 +102,6 @@ def rows_of(damage: Damage, lost: list[tuple[int, int, int, int]], now_us: int) 
         for log, first, last, outcome in lost
     ]
     return rows or [Rows(CLEANED, 0, 1, where)]
-
-
-class LostTail(NamedTuple):
-    """The end of a segment that is gone: what of the segment is `there`, `before` which offsets it was not read again, and how it was walked through."""
-
-    info: SegmentInfo
-    there: SegmentIndex
-    before: dict[int, int]
-    walk: Walk
 
 
 class Recovery:
@@ -148,10 +126,13 @@ class Recovery:
         self._progress = progress or (lambda _bytes: None)
         self._mark: Mark | None = None
         self._snapshot: Snapshot | None = None
-        self._gaps: list[Gap] = []
-        self._places: dict[int, Place] = {}  # where each log was last come across
-        self._passed: dict[int, int] = {}  # the offset behind that
-        self._lost_tails: list[LostTail] = []
+        self._promises: dict[
+            int, Promise
+        ] = {}  # what segments that were found damaged now are known to have held
+        self._seen: dict[int, Sightings] = {}  # what was found in segments that have been changed since
+        self._endless: set[tuple[int, int]] = (
+            set()
+        )  # where damage begins that may have cost more than its bytes
         self.report = Report(cut=[], damage=[])
         self.state = State()
         self.infos: list[SegmentInfo] = []
@@ -187,12 +168,11 @@ class Recovery:
             self._restore(self._snapshot.state)
         for label, successor in zip_longest(chain, chain[1:]):
             self._segment(label, successor)
-        # Not before all is replayed: a later segment may say what of it was cleaned.
-        for lost in self._lost_tails:
-            self._name_lost_tail(lost)
+        # Not before all is replayed: a later segment may say what was found before, and what was cleaned.
+        self._find_again_what_is_on_record()
         self._account_for_missing(contents.segments)
         self._account_for_state()
-        self._account_for_gaps()
+        self._name_losses()
         self.found = self.new_damage()
         self.report.segments = len(contents.segments)
         if contents.segments or self._mark is not None or self._snapshot is not None:
@@ -260,11 +240,17 @@ class Recovery:
         if (active := self._indexed(label)) is not None and self._reaches(active):
             info.index, info.end, info.damage = summaries.index_of(active), active.end, list(active.damage)
             self.report.damage += info.damage
-            start = self._behind_snapshot(info)
+            # Without a mark nothing vouches for what is behind the snapshot, and where its frames end is known only from those before.
+            start = self._behind_snapshot(info) if self._mark is not None else START
         self.infos.append(info)
         synced = active.end if active is not None else START
         walk = self._walk(info, start, bounds_of(label, successor, self._mark, synced=synced))
         ending = judge(walk)
+        if ending.rot and start > START:  # the snapshot has spared us from looking at all of it
+            walk, _ = self._looked_through(label, walk.bounds)
+            ending = judge(walk)
+        if ending.endless:
+            self._endless.add((label.number, ending.rot[-1].position))
         info.end = ending.end
         if not ending.finished:
             self._end_of_journal(info, walk, ending)
@@ -282,35 +268,21 @@ class Recovery:
         cut = self._sizes.get(info.number, 0) < info.end
         if info.index.last_sequence <= self._covered() and not cut:
             return
-        bounds = Bounds(sys.maxsize, info.next_sequence, finished=True, marked=True, end=info.end)
         again = SegmentInfo(info.label, START, SegmentIndex(), info.next_sequence, [])
         start = START if cut else self._behind_snapshot(info)
-        walk = self._walk(again, start, bounds)
-        known = {damage.position for damage in info.damage}
-        if new := [bad for bad in judge(walk).rot if bad.position not in known]:
-            self._rotten(info, new)
-            if walk.seal is None and new[-1].header is None and new[-1].end >= info.end:
-                before = dict(self.state.next_offsets) if start > START else {}
-                self._lost_tails.append(LostTail(info, again.index, before, walk))
-            else:
-                self._write_summary(info)
+        walk = self._walk(again, start, bounds_within(info.end, info.next_sequence))
+        if judge(walk).rot:
+            self._look_again(info)
 
-    def _name_lost_tail(self, lost: LostTail) -> None:
-        """Say which messages were in the end of a segment that is gone: its summary knows what it held, and the journal's state what of that was cleaned before."""
-        info, there, before, walk = lost
-        spans = []
-        for log, entry in info.index.logs.items():
-            start = there.logs[log].last + 1 if log in there.logs else entry.first
-            start, stop = max(start, before.get(log, 0)), entry.last + 1
-            if start < stop:
-                gaps = self.state.explained(log, start, stop).gaps(start, stop)
-                spans += [(log, gap.start, gap.stop - 1) for gap in gaps]
-        read = max(walk.last_sequence, self._covered() if before else 0)
-        commits = (info.next_sequence or 0) - max(read + 1, info.label.first_sequence)
-        old = info.damage[-1]
-        new = msgspec.structs.replace(old, frames=commits, spans=spans, messages=known_messages(spans))
-        self.report.damage[self.report.damage.index(old)] = info.damage[-1] = new
-        self._write_summary(info)
+    def _look_again(self, info: SegmentInfo) -> None:
+        """Look at every byte of a segment in which something is wrong, and take in what was not known before."""
+        walk, _ = self._looked_through(info.label, bounds_within(info.end, info.next_sequence))
+        if self._rotten(info, judge(walk).rot):
+            self._promises[info.number] = Promise(info.index)
+
+    def _looked_through(self, label: Label, bounds: Bounds) -> tuple[Walk, Sightings]:
+        with self._files.opened(self._directory.segment(label.number)) as fd:
+            return look_through(self._files, fd, label, bounds)
 
     def _covered(self) -> int:
         return self._snapshot.sequence if self._snapshot else 0
@@ -348,28 +320,13 @@ class Recovery:
         self._progress(head.bytes)
         self.sequence = max(self.sequence, head.sequence)
         self.epoch = max(self.epoch, head.epoch)
-        covered = head.sequence <= self._covered()
-        for span in spans:
-            if span.kind == MESSAGES.number:
-                self._note_gap(span, (info.number, head.position), covered=covered)
-        if covered:
+        if head.sequence <= self._covered():
             return
         self.report.frames += 1
         self.report.messages += head.messages
         self.state.apply(spans, lambda: frame.sections)
         if self._replay is not None:
             self._replay(frame)
-
-    def _note_gap(self, span: Span, here: Place, *, covered: bool) -> None:
-        """Notice which offsets of a log are missing before a section. What a snapshot covers, its state knows of already: then only what this walk has come across tells."""
-        after = self._places.get(span.log, (0, 0))
-        passed = self._passed.get(span.log) if after[0] == here[0] else None
-        expected = span.first if covered else self.state.next_offset(span.log)
-        if passed is not None:
-            expected = min(expected, passed)
-        if span.first > expected:
-            self._gaps.append(Gap(after, here, span.log, expected, span.first))
-        self._places[span.log], self._passed[span.log] = here, span.last + 1
 
     # --- how it ends ---
 
@@ -384,15 +341,18 @@ class Recovery:
             bad = Bad(walk.label.number, end, void[-1].header.end, None, [])
             self.report.cut.append(of_bad(bad, TORN, self._directory.set_range_aside(*bad[:3])))
 
-    def _frames_behind(self, label: Label, position: int) -> list[Frame]:
-        """The good frames of a segment from a position on, whatever follows it."""
+    def _frames_behind(self, label: Label, position: int, stop: int | None = None) -> list[Frame]:
+        """The good frames of a segment from a position on, whatever follows it; those before commit `stop`, if it is given."""
         with self._files.opened(self._directory.segment(label.number)) as fd:
-            scan = Scan(self._files, fd, label, position=position, limit=self._files.size(fd))
+            limit = self._files.size(fd)
+            scan = Scan(self._files, fd, label, position=position, limit=limit, stop_sequence=stop)
             return [item for item in scan if isinstance(item, Frame)]
 
     def _end_of_journal(self, info: SegmentInfo, walk: Walk, ending: Ending) -> None:
         rotten_end = len(ending.rot) > len(walk.bad) - walk.trailing
         mend = walk.above is not None or rotten_end or bool(ending.torn)
+        if ending.rot:  # before its frames are copied elsewhere
+            self._seen[info.number] = self._looked_through(info.label, walk.bounds)[1]
         if mend:
             self._give_back(info, max([info.end, *(bad.end for bad in ending.rot + ending.torn)]))
         self._rotten(info, ending.rot)
@@ -426,6 +386,8 @@ class Recovery:
         finally:
             writer.close()
         self.report.rescued_frames += len(items)
+        if info.number in self._seen:  # where they came from
+            self._seen[label.number] = Sightings(label.number)
         self._rewind(info, cut)
         self._finish(info, first, sealed=False)
         self.infos.append(SegmentInfo(label, writer.end, writer.index, None, []))
@@ -476,17 +438,23 @@ class Recovery:
 
     # --- what was lost ---
 
-    def _rotten(self, info: SegmentInfo, bad: list[Bad]) -> None:
-        for item in bad:
+    def _rotten(self, info: SegmentInfo, rot: list[Bad]) -> bool:
+        """Take in what is rotten in a segment, and keep a copy; whether any of it was not known before."""
+        new = [bad for bad in rot if not any(damage.holds(bad) for damage in info.damage)]
+        for item in new:
             damage = of_bad(item, ROT, self._directory.set_range_aside(*item[:3]))
             info.damage.append(damage)
             self.report.damage.append(damage)
+        return bool(new)
 
     def _account_for_missing(self, numbers: list[int]) -> None:
         """A segment that is neither there nor recorded as dropped was lost as a whole."""
         mark = self._mark or Mark(0, 0, 0, 0, 0)
         there = [*numbers, *(info.number for info in self.infos)]
-        for number in self.state.missing_segments(there, up_to=max([*numbers, mark.segment])):
+        told = [mark.segment, self._snapshot.active.number if self._snapshot is not None else 0]
+        if not numbers and self._mark is None and self._directory.mark.exists():
+            told.append(1)  # the mark is made after the first segment
+        for number in self.state.missing_segments(there, up_to=max([*numbers, *told])):
             end = mark.end if mark.segment == number else 0
             self.report.damage.append(Damage(number, 0, end, MISSING))
 
@@ -502,47 +470,43 @@ class Recovery:
     def _segments_gone(self) -> int:
         return self.next_number - 1 - len({*self._sizes, *(info.number for info in self.infos)})
 
-    def _account_for_gaps(self) -> None:
-        """Offsets that are missing around damage, and that nobody cleaned, were in it, unless it is known what was."""
-        blamed = False
-        gaps = [*self._gaps, *self._gaps_between_segments()] if self.report.damage else []
-        for gap in gaps:
-            before = [
-                d
-                for d in self.report.damage
-                if d.what != STATE and not d.complete and gap.after <= (d.segment, d.position) < gap.before
-            ]
-            lost = self.state.explained(gap.log, gap.first, gap.stop).gaps(gap.first, gap.stop)
-            if before and lost:
-                self._blame(max(before, key=lambda d: (d.segment, d.position)), gap.log, lost)
-                blamed = True
+    def _find_again_what_is_on_record(self) -> None:
+        """Damage that an owner came across while reading, where a snapshot spares us from looking."""
+        known = {(damage.segment, damage.position) for damage in self.report.damage}
+        unseen = {segment for segment, position in self.state.accounted - known if position >= START}
         for info in self.infos:
-            if blamed and info.sealed and info.damage:
+            if info.number in unseen:
+                self._look_again(info)
+
+    def _name_losses(self) -> None:
+        """Say of all damage which messages it cost: what is on record, or else what is missing around it and nobody recorded."""
+        state = self.state
+        for old in list(self.report.damage):
+            if recorded := state.lost.get((old.segment, old.position)):
+                self._exchange(old, structs.replace(old, spans=[]).costing(recorded))
+        wounds = [damage for damage in self.new_damage() if damage.what in (ROT, MISSING)]
+        if not all(damage.complete for damage in wounds):
+            hurt = {damage.segment for damage in wounds}
+            found = [self._sightings(info, hurt) for info in self.infos]
+            gaps = state.unexplained(
+                chain(found, furthest(state.next_offsets, self._promises.values(), wounds))
+            )
+            for old, new in zip(
+                wounds, named(wounds, gaps, self._promises, found, self.report.damage), strict=True
+            ):
+                self._exchange(old, new)
+        for info in self.infos:
+            if info.sealed and any(damage.segment == info.number for damage in self.new_damage()):
                 self._write_summary(info)
 
-    def _gaps_between_segments(self) -> list[Gap]:
-        """What the segments' indexes skip between them: also where a snapshot spared us from reading."""
-        found: list[Gap] = []
-        seen: dict[int, tuple[int, Place]] = {}
-        for info in self.infos:
-            for log, entry in info.index.logs.items():
-                expected, after = seen.get(log, (0, (0, 0)))
-                if entry.first > expected:
-                    found.append(Gap(after, (info.number, START), log, expected, entry.first))
-                seen[log] = (entry.last + 1, (info.number, entry.positions[-1]))
-        return found
+    def _sightings(self, info: SegmentInfo, hurt: set[int]) -> Sightings:
+        if info.number in self._seen:
+            return self._seen[info.number]
+        if info.number not in hurt:
+            return Sightings.told_by(info.number, info.index)
+        return self._looked_through(info.label, bounds_within(info.end, info.next_sequence))[1]
 
-    def _blame(self, old: Damage, log: int, lost: list[range]) -> None:
-        known = RangeSet()
-        for damage in self.report.damage:
-            for which, first, last in damage.spans:
-                if which == log:
-                    known.add(first, last + 1)
-        new_ones = [gap for part in lost for gap in known.gaps(part.start, part.stop)]
-        if not new_ones:
-            return
-        spans = [*old.spans, *((log, gap.start, gap.stop - 1) for gap in new_ones)]
-        new = msgspec.structs.replace(old, spans=spans, messages=max(old.messages, known_messages(spans)))
+    def _exchange(self, old: Damage, new: Damage) -> None:
         self.report.damage[self.report.damage.index(old)] = new
         for info in self.infos:
             info.damage = [new if damage is old else damage for damage in info.damage]
@@ -557,15 +521,18 @@ class Recovery:
         if active is None:
             return False
         if damage.segment == active.number:
-            return not _whole_file(damage) and damage.end <= active.end
+            return not _whole_file(damage) and not self._is_endless(damage) and damage.end <= active.end
         return damage.segment < active.number
 
     def _bytes_gone(self, damage: Damage) -> int:
-        """How many bytes of frames damage may have cost. A file that cannot be read may have been cut: it was as long as a segment gets."""
+        """How many bytes of frames damage may have cost. Where nothing tells how long a file was, it was as long as a segment gets."""
         longest = max([limits.SEGMENT_BYTES, *self._sizes.values()]) + limits.FRAME_BYTES_MAX
         if damage.what == STATE:
             return longest * damage.position
-        return longest if _whole_file(damage) else damage.bytes
+        return longest if _whole_file(damage) or self._is_endless(damage) else damage.bytes
+
+    def _is_endless(self, damage: Damage) -> bool:
+        return (damage.segment, damage.position) in self._endless
 
     def losses(self) -> list[Rows]:
         """Rows that account for new damage: what was lost, and which offsets no log may use because they may have been."""
@@ -576,7 +543,8 @@ class Recovery:
             lost = [(log, first, last, DAMAGED) for log, first, last in damage.spans]
             for log, _, last in damage.spans:
                 ahead[log] = max(ahead.get(log, 0), last + 1)
-            if not damage.complete and not self._snapshot_is_later(damage):
+            unknown = not damage.complete or self._is_endless(damage)
+            if unknown and not self._snapshot_is_later(damage):
                 rows = self._bytes_gone(damage) // ROW_BYTES_MIN
                 behind = {log: min(start + rows, limits.OFFSET_MAX) for log, start in ahead.items()}
                 lost += [

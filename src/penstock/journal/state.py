@@ -3,20 +3,22 @@
 - the next offset of every log, because an offset is never used again, and the *floor*, where a log begins of which nothing is known;
 - the name that a log was declared under, so that Spark can read a directory without a broker;
 - what the cleaner dropped: offsets by log and outcome, and segments by number, so that "cleaned" is told from "lost";
-- which messages were lost to damage, and which damage has been accounted for, until its segment is mended.
+- which messages were lost to which damage that has been accounted for, until its segment is mended.
 
 It is rebuilt by replaying frames (`apply`), and travels in every snapshot beside the state of whoever uses the journal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from typing import Final
 
 import msgspec
 
 from penstock import limits
+from penstock.journal.damage import Offsets
 from penstock.journal.kinds import CLEANED, MESSAGES, METADATA, Span
+from penstock.journal.losses import Gap
 from penstock.journal.section import Section
 from penstock.ranges import RangeSet
 
@@ -42,6 +44,7 @@ class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     dropped: list[int]
     accounted: list[tuple[int, int]]
     floor: int = 0
+    lost: list[tuple[int, int, int, int, int]] = []  # (segment, position, log, first, last)
 
 
 class State:
@@ -52,11 +55,14 @@ class State:
         self.names: dict[int, str] = dict(stored.names) if stored else {}
         self.dropped = RangeSet.decode(stored.dropped) if stored else RangeSet()
         self.accounted: set[tuple[int, int]] = set(stored.accounted) if stored else set()
+        self.lost: dict[tuple[int, int], list[Offsets]] = {}  # what each of them cost
         self.floor = stored.floor if stored else 0  # where a log begins of which nothing is known
         self.mended: set[int] = set()  # since it was stored
         self.cleaned: dict[int, dict[int, RangeSet]] = {}
         for log, outcomes in stored.cleaned.items() if stored else ():
             self.cleaned[log] = {outcome: RangeSet.decode(ranges) for outcome, ranges in outcomes.items()}
+        for segment, position, log, first, last in stored.lost if stored else ():
+            self.lost.setdefault((segment, position), []).append((log, first, last))
 
     def store(self) -> Stored:
         cleaned = {
@@ -70,6 +76,7 @@ class State:
             self.dropped.encode(),
             sorted(self.accounted),
             self.floor,
+            [(*damage, *span) for damage, spans in sorted(self.lost.items()) for span in spans],
         )
 
     def next_offset(self, log: int) -> int:
@@ -108,8 +115,10 @@ class State:
         for segment, position, first, last, outcome in zip(*map(section.values, names), strict=True):
             if position is not None and position != MENDED:
                 self.accounted.add((segment, position))
+                if outcome == DAMAGED and first is not None and last is not None:
+                    self._lose((segment, position), (section.log, first, last))
             elif segment is not None:
-                self.accounted = {damage for damage in self.accounted if damage[0] != segment}
+                self.forget({segment})
                 if position == MENDED:
                     self.mended.add(segment)
                 else:
@@ -118,6 +127,16 @@ class State:
                 self.floor = max(self.floor, last + 1)
             elif first is not None and last is not None and 0 <= first <= last:
                 self.record_cleaned(section.log, first, last, outcome if outcome is not None else GIVEN_UP)
+
+    def _lose(self, damage: tuple[int, int], span: Offsets) -> None:
+        known = self.lost.setdefault(damage, [])
+        if span not in known:  # a snapshot may be ahead of what is replayed
+            known.append(span)
+
+    def forget(self, segments: Set[int]) -> None:
+        """These segments are gone, or mended: damage that is found in them from now on is new."""
+        self.accounted = {damage for damage in self.accounted if damage[0] not in segments}
+        self.lost = {damage: spans for damage, spans in self.lost.items() if damage[0] not in segments}
 
     def record_cleaned(self, log: int, first: int, last: int, outcome: int) -> None:
         """Offsets `first` to `last` are gone: on purpose, or by damage."""
@@ -131,6 +150,12 @@ class State:
         for number in there:
             known.add(number, number + 1)
         return [number for gap in known.gaps(1, up_to + 1) for number in gap]
+
+    def unexplained(self, gaps: Iterable[Gap]) -> Iterator[Gap]:
+        """What of gaps is not on record as gone."""
+        for gap in gaps:
+            known = self.explained(gap.log, gap.start, gap.stop)
+            yield from gap.parts(known.gaps(gap.start, gap.stop))
 
     def explained(self, log: int, first: int, stop: int) -> RangeSet:
         """Which offsets of a range are recorded as gone, for whatever reason."""

@@ -29,7 +29,7 @@ from penstock.journal.kinds import CLEANED, HEADER, METADATA, Kind
 from penstock.journal.rows import Rows, messages
 from penstock.journal.segment import Scan, decode_label
 from penstock.journal.state import DAMAGED
-from tests.unit.journal.specimen import Specimen, batch, flip, make, offsets_of, reopened, set_mark
+from tests.unit.journal.specimen import Specimen, batch, flip, give_room, make, offsets_of, reopened, set_mark
 from tests.unit.journal.watched import Watched
 
 Offsets = set[tuple[int, int]]
@@ -262,6 +262,7 @@ def test_damaged_or_missing_mark_costs_no_message(journal: Path, sound: Specimen
         (journal / "mark").unlink()
     else:
         flip(journal / "mark", 100)
+    give_room(journal)
     assert only(verify(journal)).what == "mark"
     mended(journal, sound, set())
 

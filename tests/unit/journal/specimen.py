@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from penstock import limits
 from penstock.journal import mark as marks
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
@@ -97,6 +99,12 @@ def reopened(path: Path) -> tuple[list[Commit], Journal]:
         if journal.recovery.snapshot is None:
             assert old == replayed
     return [commit for commit in old if commit[1]], journal
+
+
+def give_room(path: Path) -> None:
+    """Give the last segment of a specimen its room back: without a mark, a file that has none is taken for one that was cut."""
+    last = max(path.glob("*.segment"))
+    os.truncate(last, last.stat().st_size + limits.RESERVE_LAST_BYTES)
 
 
 def flip(path: Path, bit: int) -> None:

@@ -20,7 +20,17 @@ from penstock.journal.journal import Journal
 from penstock.journal.recovery import CLEAN, Recovery
 from penstock.journal.rows import messages
 from penstock.journal.segment import Scan, decode_label, encode_label
-from tests.unit.journal.specimen import Specimen, batch, content, flip, make, offsets_of, reopened, set_mark
+from tests.unit.journal.specimen import (
+    Specimen,
+    batch,
+    content,
+    flip,
+    give_room,
+    make,
+    offsets_of,
+    reopened,
+    set_mark,
+)
 from tests.unit.journal.watched import Order, Watched
 
 
@@ -382,6 +392,7 @@ def test_a_damaged_mark_costs_time_and_no_data(one: Specimen, many: Specimen, tm
     for specimen in (one, many):
         for bit in range(0, 48 * 8, 11):
             flip(specimen.copy(tmp_path / "copy") / "mark", bit)
+            give_room(tmp_path / "copy")
             served, journal = reopened(tmp_path / "copy")
             assert served == specimen.commits
             assert journal.recovery.mark_damaged
@@ -390,6 +401,7 @@ def test_a_damaged_mark_costs_time_and_no_data(one: Specimen, many: Specimen, tm
 
 def test_a_missing_mark_costs_time_and_no_data(many: Specimen, tmp_path: Path) -> None:
     (many.copy(tmp_path / "copy") / "mark").unlink()
+    give_room(tmp_path / "copy")
     served, journal = reopened(tmp_path / "copy")
     assert served == many.commits
     assert journal.damage == []
@@ -405,6 +417,19 @@ def test_a_torn_end_under_a_damaged_mark_is_reported_because_it_may_have_been_ac
     served, journal = reopened(path)
     assert served == one.commits[:-1]
     assert journal.recovery.end == ROT
+
+
+def test_offsets_are_not_given_again_when_the_mark_is_gone_and_the_end_was_cut_between_two_frames(
+    one: Specimen, tmp_path: Path
+) -> None:
+    path = one.copy(tmp_path / "copy")
+    (path / "mark").unlink()
+    os.truncate(path / one.segments[-1].name, frames_in(one.segments[-1])[-1].header.position)
+    served, journal = reopened(path)
+    assert served == one.commits[:-1]
+    assert journal.recovery.end == ROT
+    for log, offset in offsets_of(one.commits[-1]):
+        assert journal.state.next_offset(log) > offset
 
 
 def test_recovering_twice_gives_the_same_bytes(one: Specimen, many: Specimen, tmp_path: Path) -> None:
