@@ -268,7 +268,30 @@ def check_repair(specimen: Specimen, served: dict[Message, bytes], named: set[Me
     assert named <= in_spans(again.lost), f"{story}: forgotten: {sorted(named - in_spans(again.lost))}"
 
 
-@pytest.mark.parametrize("seed", range(40))
+#: Each of them was told wrongly once.
+HARD = (
+    23,
+    54,
+    65,
+    124,
+    152,
+    574,
+    617,
+    2803,
+    2913,
+    3386,
+    4126,
+    20310,
+    21035,
+    23215,
+    23220,
+    24629,
+    32287,
+    35844,
+)
+
+
+@pytest.mark.parametrize("seed", [*range(20), *HARD])
 def test_an_injured_journal_names_all_that_it_lost(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path)
 

@@ -22,6 +22,7 @@ Locks: this one is taken before the journal's, never after.
 
 from __future__ import annotations
 
+import logging
 import threading
 import weakref
 from collections import deque
@@ -309,7 +310,8 @@ class Monitor:
                 with self.lock:
                     self.wake_all(error)
 
-            threading.Thread(target=wake, name="penstock-failure", daemon=True).start()
+            with suppress(RuntimeError):  # no thread is left: whoever waits hears of it when his time is up
+                threading.Thread(target=wake, name="penstock-failure", daemon=True).start()
 
     def require_room(self, kind: Kind, size: int) -> None:
         if self.journal is not None:
@@ -366,8 +368,15 @@ class Monitor:
     def set_timer(self, moment_us: int) -> None:
         self._timer_us = moment_us
         if self._timer is None and not isinstance(self.clock, ManualClock):
-            self._timer = threading.Thread(target=self._keep_time, name="penstock-timer", daemon=True)
-            self._timer.start()
+            timer = threading.Thread(target=self._keep_time, name="penstock-timer", daemon=True)
+            try:
+                timer.start()
+            except RuntimeError as error:
+                _LOG.warning(
+                    "nothing falls due until a thread can be started, which is tried again: %s", error
+                )
+                return
+            self._timer = timer
         else:
             self._tick.notify_all()
 
@@ -534,6 +543,8 @@ class _Whole:
 
 
 NOTHING: Final[Ticket[Any]] = Answer(None)
+_LOG: Final = logging.getLogger("penstock.broker")
+
 _monitors: weakref.WeakSet[Monitor] = weakref.WeakSet()
 
 

@@ -78,10 +78,15 @@ class Upkeep:
         self._changes = 0
         self._acked = self._monitor.acked
         self._written = self._journal.written
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._keep_up, name="penstock-upkeep", daemon=True)
-            self._thread.start()
         self._due.set()
+        if self._thread is None:
+            thread = threading.Thread(target=self._keep_up, name="penstock-upkeep", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                _LOG.warning("upkeep was not done, and will be tried again: %s", error)
+                return
+            self._thread = thread
 
     def _keep_up(self) -> None:
         while not self._stopped.is_set():

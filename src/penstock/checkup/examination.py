@@ -80,10 +80,15 @@ class Finding(msgspec.Struct, frozen=True):
         """The same in two looks at the same damage."""
         return self.what, self.file, self.position
 
-    def recorded(self, state: State) -> Finding:
-        """The same finding, with what is on record that it cost."""
-        spans = state.lost.get((self.segment or 0, self.position))
-        return msgspec.structs.replace(self, spans=[]).costing(spans) if spans else self
+    def told_by(self, state: State, bad: Bad | None) -> Finding:
+        """The same finding, with what is on record that it cost; else with what it tells itself, and is not on record as gone for another reason."""
+        place = self.segment or 0, self.position
+        if recorded := state.lost.get(place):
+            return msgspec.structs.replace(self, spans=[]).costing(recorded)
+        if bad is None or place in state.accounted:
+            return self
+        spans, messages = state.unrecorded(bad)
+        return msgspec.structs.replace(self, spans=spans, messages=messages)
 
     def costing(self, spans: Spans) -> Finding:
         """The same finding, which also cost these messages."""
@@ -103,6 +108,7 @@ class Examination:
         self.told = RangeSet()
         self.seen = Sightings(walk.label.number)
         self.state = State()
+        self.bad: dict[int, Bad] = {}  # by position
         self.damage: list[Finding] = []
         self.notes: list[Finding] = []
 
@@ -139,6 +145,7 @@ class Examination:
         if bad.header is not None and bad.flaw:
             self.unsound(bad.header, bad.spans, bad.flaw)
             return
+        self.bad[bad.position] = bad
         what, detail, cost = ROT, _reason(bad), offsets(bad.spans)
         if bad.header is not None and bad.header.seal:
             what, detail = SEAL, "the frame that ends the segment does not match its checksum"

@@ -47,7 +47,7 @@ from penstock.journal import summary as summaries
 from penstock.journal.damage import HEADER, MISSING, ROT
 from penstock.journal.directory import SNAPSHOT as SNAPSHOT_FILE
 from penstock.journal.directory import SUMMARY as SUMMARY_FILE
-from penstock.journal.directory import Directory, holder
+from penstock.journal.directory import Directory, checked_path, holder
 from penstock.journal.ending import Bounds, bounds_of
 from penstock.journal.files import Files, read_whole
 from penstock.journal.losses import Gap, Place, Promise, by_log, chain, furthest
@@ -115,7 +115,7 @@ def verify(
     """Look at every byte of a journal, which may be in use; `progress` hears of the bytes that were looked at."""
     clock = clock or SystemClock()
     started = clock.monotonic_us()
-    directory = Directory(files or Files(), Path(path).absolute())
+    directory = Directory(files or Files(), checked_path(path))
     directory.require_journal()
     first = _Look(directory, {}, progress or (lambda _bytes: None))
     if first.damage or first.lost:
@@ -200,6 +200,10 @@ class _Look:
         return newest
 
     def _look_at_mark(self) -> Mark | None:
+        if (
+            self._directory.mark.name in self._directory.survey()[1]
+        ):  # a directory, say: it is told with what does not belong here
+            return None
         mark = marks.read_beside_owner(self._directory.files, self._directory.mark)
         if mark is not None:
             return mark
@@ -344,6 +348,8 @@ class _Look:
     def _look_for_missing_segments(self) -> None:
         told = [*self._numbers(), self._mark.segment if self._mark is not None else 0]
         told += [self._snapshot.active.number if self._snapshot is not None else 1]  # it had a first one
+        if self._mark is None and self._examined and self._examined[-1].walk.seal is not None:
+            told.append(self._examined[-1].number + 1)  # what is sealed is followed by another, at once
         top = max(told)
         for number in self.state.missing_segments(self._contents.segments, up_to=top):
             if (number, 0) in self.state.accounted:
@@ -399,7 +405,8 @@ class _Look:
     # --- the report ---
 
     def report(self) -> Checkup:
-        told = [finding.recorded(self.state) for finding in self.damage]
+        bad = {(e.number, position): bad for e in self._examined for position, bad in e.bad.items()}
+        told = [f.told_by(self.state, bad.get((f.segment or 0, f.position))) for f in self.damage]
         blamed = blame(told, self.lost, self._promises, self._directory)
         hurt = {finding.segment for finding in blamed if finding.what not in (SUMMARY, OFFSETS)}
         segments = [

@@ -419,8 +419,14 @@ class GroupCommit:
         """With the lock held: have the worker lead."""
         self.leader = WORKER
         if self._worker is None:
-            self._worker = threading.Thread(target=self._work_on, name="penstock-commit", daemon=True)
-            self._worker.start()
+            worker = threading.Thread(target=self._work_on, name="penstock-commit", daemon=True)
+            try:
+                worker.start()
+            except RuntimeError as error:  # the system has no thread left, and somebody must write
+                self.leader = NOBODY
+                self.fail(error, self.in_hand)
+                return
+            self._worker = worker
         self._work.release()
 
     def _work_on(self) -> None:

@@ -21,8 +21,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from penstock import limits
-from penstock.errors import CorruptJournal, DirectoryLocked
+from penstock import argument, limits
+from penstock.errors import CorruptJournal, DirectoryLocked, InvalidArgument
 from penstock.journal.checksum import crc32
 from penstock.journal.files import Files, read_whole, write_whole
 
@@ -39,6 +39,19 @@ _MOMENT_TRIES: Final = round(limits.LOCK_MOMENT_S / limits.LOCK_PAUSE_S)
 
 _OURS: Final = re.compile(r"(\d{20})\.(segment|summary|snapshot|free)")
 _LOOKS_LIKE_OURS: Final = re.compile(r"\d{20}\..*|.*\.(segment|summary|snapshot|free)")
+
+
+def checked_path(path: object) -> Path:
+    """Where a journal is, absolute; `InvalidArgument` if that is no path."""
+    try:
+        found = Path(path).absolute()  # type: ignore[arg-type]
+    except TypeError:
+        found = None
+    if found is None or "\0" in str(found):
+        raise InvalidArgument(
+            f"a journal's directory is given as a text or a Path, without NUL, not as {argument.quoted(path)}"
+        )
+    return found
 
 
 class Contents(NamedTuple):
@@ -91,8 +104,10 @@ class Directory:
         found: dict[str, list[int]] = {SEGMENT: [], SUMMARY: [], SNAPSHOT: [], FREE: []}
         drafts: list[str] = []
         foreign: list[str] = []
-        for name in self.files.names(self.path):
-            if match := _OURS.fullmatch(name):
+        for name, is_file in self.files.entries(self.path):
+            if not is_file and (_LOOKS_LIKE_OURS.fullmatch(name) or name in ("mark", "lock")):
+                foreign.append(name)
+            elif match := _OURS.fullmatch(name):
                 found[match[2]].append(int(match[1]))
             elif name.endswith(TMP) and (name == "mark.tmp" or _OURS.fullmatch(name.removesuffix(TMP))):
                 drafts.append(name)

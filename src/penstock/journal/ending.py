@@ -159,26 +159,23 @@ def _judge_finished(walk: Walk) -> Ending:
     if void:
         end = walk.tail[0].position if walk.tail else walk.end
         return Ending(end, walk.bad[: len(walk.bad) - walk.trailing], [], unsealed=True)
-    if walk.trailing:
-        return _with_what_is_gone(walk)
-    end = max(walk.size, walk.bounds.end)
+    end = max(walk.size, walk.end, walk.bounds.end)
     rest = end - walk.end
-    if rest <= frames.OVERHEAD and (successor is None or (label.flags & GAPS and rest == frames.OVERHEAD)):
+    if walk.trailing:
+        if not _is_more_gone(walk):
+            return Ending(walk.end, walk.bad, [])
+    elif rest <= frames.OVERHEAD and (successor is None or (label.flags & GAPS and rest == frames.OVERHEAD)):
         return Ending(walk.end, walk.bad, [], unsealed=True)
     rot = [*walk.bad, Bad(label.number, walk.end, end, None, [])]
     return Ending(end, rot, [], endless=not walk.bounds.end)
 
 
-def _with_what_is_gone(walk: Walk) -> Ending:
-    """A file that was cut in the middle of a frame: if there was more behind that frame, all of it is one stretch, of which no header tells."""
-    tail, bounds = walk.tail, walk.bounds
-    sequences = [bad.header.sequence for bad in tail if bad.header is not None]
+def _is_more_gone(walk: Walk) -> bool:
+    """Whether there was more than a seal behind the bad frame that a segment ends with now."""
+    bounds = walk.bounds
+    sequences = [bad.header.sequence for bad in walk.tail if bad.header is not None]
     more = bounds.successor is not None and bool(sequences) and sequences[-1] + 1 < bounds.successor
-    if not more and bounds.end - walk.end <= frames.OVERHEAD:  # a seal, at the most
-        return Ending(walk.end, walk.bad, [])
-    end = max(walk.end, bounds.end)
-    gone = Bad(walk.label.number, tail[0].position, end, None, [])
-    return Ending(end, [*walk.bad[: len(walk.bad) - walk.trailing], gone], [], endless=not bounds.end)
+    return more or bounds.end - walk.end > frames.OVERHEAD
 
 
 def _judge_last(walk: Walk) -> Ending:

@@ -66,8 +66,9 @@ class Files:
     # --- files ---
 
     def open(self, path: Path, *, write: bool = False, create: bool = False) -> int:
-        """A descriptor, for reading unless `write`."""
-        flags = (os.O_RDWR if write else os.O_RDONLY) | (os.O_CREAT if create else 0) | os.O_CLOEXEC
+        """A descriptor, for reading unless `write`. A pipe that somebody put in a file's place is no reason to wait."""
+        flags = os.O_RDWR if write else os.O_RDONLY
+        flags |= (os.O_CREAT if create else 0) | os.O_CLOEXEC | os.O_NONBLOCK
         return self._call(os.open, path, flags, 0o600)
 
     @contextlib.contextmanager
@@ -158,6 +159,10 @@ class Files:
 
     def names(self, directory: Path) -> list[str]:
         return sorted(self._call(os.listdir, directory))
+
+    def entries(self, directory: Path) -> list[tuple[str, bool]]:
+        """Every name, and whether it is a file's: not a directory's, a pipe's, a socket's."""
+        return self._call(_entries, directory)
 
     def make_directory(self, directory: Path) -> None:
         """The directory and its parents, each synced into its own parent."""
@@ -256,6 +261,11 @@ class Files:
     def whoami(self) -> str:
         """This process, for people to read."""
         return f"process {os.getpid()} on {socket.gethostname()}"
+
+
+def _entries(directory: Path) -> list[tuple[str, bool]]:
+    with os.scandir(directory) as found:
+        return sorted((entry.name, entry.is_file()) for entry in found)
 
 
 def _bell_of(directory: Path) -> str:

@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
 import msgspec
+from msgspec import structs
 
 from penstock import argument, limits
 from penstock.clock import Clock, SystemClock
@@ -48,7 +49,7 @@ from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
 from penstock.journal.commit import Ticket, running_loop, uninterrupted
 from penstock.journal.damage import MISSING, ROT, Damage, of_bad
-from penstock.journal.directory import Directory, Ownership
+from penstock.journal.directory import Directory, Ownership, checked_path
 from penstock.journal.ending import bounds_within, judge, look_through
 from penstock.journal.files import NO_SPACE, Files, at_fork, require_little_endian
 from penstock.journal.frame import Frame
@@ -59,7 +60,7 @@ from penstock.journal.meter import Meter
 from penstock.journal.reading import Batch
 from penstock.journal.recovery import Recovery, Replay, Report, Restore, rows_of
 from penstock.journal.rows import Rows, taken
-from penstock.journal.segment import Writer
+from penstock.journal.segment import Bad, Writer
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, State
 from penstock.journal.tail import DURABILITIES, Durability, Tail
@@ -114,7 +115,7 @@ class Journal:
     ) -> None:
         check_settings(durability, commit_interval_ms, segment_bytes)
         require_little_endian()
-        self.directory = Directory(files or Files(), Path(path).absolute())
+        self.directory = Directory(files or Files(), checked_path(path))
         self.durability = durability
         self.segment_bytes = segment_bytes
         self._clock = clock or SystemClock()
@@ -519,10 +520,17 @@ class Journal:
                 walk, seen = look_through(self.directory.files, fd, info.label, bounds)
                 require_generation(self.directory.files, fd, info.label)
             rot = [bad for bad in judge(walk).rot if not any(known.holds(bad) for known in info.damage)]
-            wounds = [of_bad(bad, ROT, self.directory.set_range_aside(*bad[:3])) for bad in rot]
+            wounds = [self._wound(bad) for bad in rot]
             gaps = self._unexplained(promise, [seen])
             return named(wounds, gaps, {info.number: promise}, [seen], [*info.damage, *wounds])
         return []
+
+    def _wound(self, bad: Bad) -> Damage:
+        """A bad range, with what it tells itself of the messages that were in it, and a copy of its bytes."""
+        copy = self.directory.set_range_aside(*bad[:3])
+        with self._lock:
+            spans, messages = self.state.unrecorded(bad)
+        return structs.replace(of_bad(bad, ROT, copy), spans=spans, messages=messages)
 
     def _unexplained(self, promise: Promise, found: list[Sightings]) -> list[Gap]:
         """What a segment promises, was not found in it, and is not on record as gone."""

@@ -180,9 +180,13 @@ class Division:
         self.shares: list[list[Offsets]] = [[] for _ in wounds]
         self.left: list[Gap] = []
         named = by_log(span for wound in wounds for span in wound.spans)
-        for gap in gaps:
-            for part in gap.parts(named.get(gap.log, RangeSet()).gaps(gap.start, gap.stop)):
-                self._deal_out(part)
+        parts = [
+            p for gap in gaps for p in gap.parts(named.get(gap.log, RangeSet()).gaps(gap.start, gap.stop))
+        ]
+        for part in sorted(
+            parts, key=lambda part: len(self._within(part))
+        ):  # first what only one can have held
+            self._deal_out(part)
 
     @staticmethod
     def _wanting_of(wound: Wound) -> int:
@@ -190,15 +194,15 @@ class Division:
         return wound.messages - known_messages(wound.spans) if wound.frames else sys.maxsize
 
     def _deal_out(self, gap: Gap) -> None:
-        within = [at for at in self._order if self._wanting[at] > 0 and self._is_within(gap, at)]
+        within = self._within(gap)
         start = gap.start
         for turn, at in enumerate(within):
             first, stop = self._bounds(gap, at, start)
             if self._is_bounded(at):
                 stop = min(stop, first + self._wanting[at])
                 self._wanting[at] -= max(0, stop - first)
-            elif any(map(self._is_bounded, within[turn + 1 :])):
-                stop = min(stop, gap.stop - self._wanted(gap, within[turn + 1 :], first))
+            else:
+                stop = min(stop, self._left_by(gap, within[turn + 1 :], first))
             if first < stop:
                 self.left += gap.parts([range(start, first)] if start < first else [])
                 self.shares[at].append((gap.log, first, stop - 1))
@@ -209,15 +213,20 @@ class Division:
     def _is_bounded(self, at: int) -> bool:
         return bool(self._wounds[at].frames)
 
-    def _wanted(self, gap: Gap, wounds: list[int], start: int) -> int:
-        """How many of a gap's offsets wounds can take that know how many they held."""
-        bounded = [at for at in wounds if self._is_bounded(at)]
-        lowest = min(self._bounds(gap, at, start)[0] for at in bounded)
-        return min(sum(self._wanting[at] for at in bounded), gap.stop - min(lowest, gap.stop))
+    def _left_by(self, gap: Gap, later: list[int], start: int) -> int:
+        """Up to where a gap's offsets are left by later wounds that know how many they held."""
+        limit = gap.stop
+        for at in reversed(later):
+            first, stop = self._bounds(gap, at, start)
+            if self._is_bounded(at) and first < stop:
+                limit = max(first, min(limit, stop) - self._wanting[at])
+        return limit
 
-    def _is_within(self, gap: Gap, at: int) -> bool:
-        wound = self._wounds[at]
-        return gap.after[:2] <= (wound.segment or 0, wound.position) < gap.before[:2]
+    def _within(self, gap: Gap) -> list[int]:
+        """The wounds that can have held some of a gap's offsets, in order."""
+        first, stop = gap.after[:2], gap.before[:2]
+        places = [(at, (self._wounds[at].segment or 0, self._wounds[at].position)) for at in self._order]
+        return [at for at, place in places if self._wanting[at] > 0 and first <= place < stop]
 
     def _bounds(self, gap: Gap, at: int, start: int) -> tuple[int, int]:
         """Which of a gap's offsets, from `start` on, a wound can have held: not what an earlier or later segment is known to have held."""

@@ -16,6 +16,7 @@ from penstock import limits
 from penstock.errors import InvalidArgument, MaintenanceFailed
 from penstock.journal import snapshot as snapshots
 from penstock.journal.damage import MISSING, ROT, Damage, of_bad
+from penstock.journal.directory import checked_path
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
 from penstock.journal.kinds import MESSAGES, Kind
@@ -69,7 +70,7 @@ class JournalReader:
     """
 
     def __init__(self, path: str | Path, files: Files | None = None) -> None:
-        self._view = DirectoryView(Path(path).absolute(), files)
+        self._view = DirectoryView(checked_path(path), files)
         self._view.directory.require_journal()
 
     def read(self, log: int, offset: int = 0) -> Iterator[Batch]:
@@ -130,10 +131,10 @@ def batches(view: View, log: int, offset: int = 0) -> Iterator[Batch]:
     return _batches(view, log, offset)
 
 
-def require_number(what: str, value: object) -> None:
-    """Numbers are whole numbers."""
-    if type(value) is not int:
-        raise InvalidArgument(f"{what} is a whole number, not {value!r}")
+def require_number(what: str, value: object, *, least: int = 0) -> None:
+    """Numbers are whole numbers, and most are not negative."""
+    if type(value) is not int or value < least:
+        raise InvalidArgument(f"{what} is a whole number, {least} or more, not {value!r}")
 
 
 def _batches(view: View, log: int, offset: int) -> Iterator[Batch]:
@@ -230,7 +231,7 @@ def stretch_frames(view: View, stretch: Stretch) -> Iterator[Frame]:
 def offset_at(view: View, log: int, time_us: int) -> int | None:
     """The offset of the log's first message that is not older than a time; None if there is none yet."""
     require_number("a log's number", log)
-    require_number("a time in microseconds", time_us)
+    require_number("a time in microseconds", time_us, least=-limits.OFFSET_MAX)
 
     def wanted(info: SegmentInfo) -> bool:
         entry = info.index.logs.get(log)

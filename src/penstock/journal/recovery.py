@@ -129,6 +129,7 @@ class Recovery:
         self._promises: dict[
             int, Promise
         ] = {}  # what segments that were found damaged now are known to have held
+        self._bad: dict[tuple[int, int], Bad] = {}  # what was found rotten now, by segment and position
         self._seen: dict[int, Sightings] = {}  # what was found in segments that have been changed since
         self._endless: set[tuple[int, int]] = (
             set()
@@ -410,6 +411,8 @@ class Recovery:
             for item in Scan(self._files, fd, info.label, limit=cut):
                 if isinstance(item, Frame):
                     info.index.add(item.header, item.spans())
+                else:  # perhaps below the snapshot, where nobody has looked yet
+                    self._rotten(info, [item])
 
     def _finish(self, info: SegmentInfo, next_sequence: int, *, sealed: bool) -> None:
         """End a segment: seal it where it ends, unless it is, and write its summary."""
@@ -445,6 +448,7 @@ class Recovery:
             damage = of_bad(item, ROT, self._directory.set_range_aside(*item[:3]))
             info.damage.append(damage)
             self.report.damage.append(damage)
+            self._bad[damage.segment, damage.position] = item
         return bool(new)
 
     def _account_for_missing(self, numbers: list[int]) -> None:
@@ -452,8 +456,10 @@ class Recovery:
         mark = self._mark or Mark(0, 0, 0, 0, 0)
         there = [*numbers, *(info.number for info in self.infos)]
         told = [mark.segment, self._snapshot.active.number if self._snapshot is not None else 0]
-        if not numbers and self._mark is None and self._directory.mark.exists():
+        if self._mark is None and self._directory.mark.exists() and not numbers:
             told.append(1)  # the mark is made after the first segment
+        if self._mark is None and self.infos and self.infos[-1].sealed:
+            told.append(self.infos[-1].number + 1)  # what is sealed is followed by another, at once
         for number in self.state.missing_segments(there, up_to=max([*numbers, *told])):
             end = mark.end if mark.segment == number else 0
             self.report.damage.append(Damage(number, 0, end, MISSING))
@@ -482,8 +488,12 @@ class Recovery:
         """Say of all damage which messages it cost: what is on record, or else what is missing around it and nobody recorded."""
         state = self.state
         for old in list(self.report.damage):
-            if recorded := state.lost.get((old.segment, old.position)):
+            place = old.segment, old.position
+            if recorded := state.lost.get(place):
                 self._exchange(old, structs.replace(old, spans=[]).costing(recorded))
+            elif (bad := self._bad.get(place)) and place not in state.accounted:
+                spans, messages = state.unrecorded(bad)
+                self._exchange(old, structs.replace(old, spans=spans, messages=messages))
         wounds = [damage for damage in self.new_damage() if damage.what in (ROT, MISSING)]
         if not all(damage.complete for damage in wounds):
             hurt = {damage.segment for damage in wounds}

@@ -16,10 +16,11 @@ from typing import Final
 import msgspec
 
 from penstock import limits
-from penstock.journal.damage import Offsets
+from penstock.journal.damage import Offsets, known_messages
 from penstock.journal.kinds import CLEANED, MESSAGES, METADATA, Span
 from penstock.journal.losses import Gap
 from penstock.journal.section import Section
+from penstock.journal.segment import Bad
 from penstock.ranges import RangeSet
 
 #: Outcomes among the cleaned ranges that are the journal's own; those of its callers are not negative.
@@ -156,6 +157,20 @@ class State:
         for gap in gaps:
             known = self.explained(gap.log, gap.start, gap.stop)
             yield from gap.parts(known.gaps(gap.start, gap.stop))
+
+    def unrecorded(self, bad: Bad) -> tuple[list[Offsets], int]:
+        """Which messages a damaged frame cost, as far as it tells that itself, and how many: without those that are on record as gone.
+
+        A section of a rewritten segment skips offsets, which were cleaned; others may have been recorded and not dropped yet.
+        """
+        found: list[Offsets] = []
+        messages = bad.header.messages if bad.header is not None else 0
+        for kind, log, rows, first, last, _, _ in bad.spans:
+            if kind == MESSAGES.number:
+                known = self.explained(log, first, last + 1)
+                found += [(log, part.start, part.stop - 1) for part in known.gaps(first, last + 1)]
+                messages -= max(0, len(known) - (last - first + 1 - rows))
+        return found, max(messages, known_messages(found))
 
     def explained(self, log: int, first: int, stop: int) -> RangeSet:
         """Which offsets of a range are recorded as gone, for whatever reason."""

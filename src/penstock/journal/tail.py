@@ -18,6 +18,7 @@ taken in that order: sync, lock.
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
@@ -253,7 +254,8 @@ class Tail:
             self._dirty.set()
         elif self.written - self._synced >= limits.WRITE_BEHIND_BYTES and self.durability == "os":
             self._synced = self.written  # asked for once
-            self._start_syncer()
+            with suppress(OSError):  # without a thread, the commit that fills the segment waits for all of it
+                self._start_syncer()
             self._dirty.set()
         return interrupted
 
@@ -388,8 +390,12 @@ class Tail:
 
     def _start_syncer(self) -> None:
         if self._syncer is None:
-            self._syncer = threading.Thread(target=self._keep_syncing, name="penstock-sync", daemon=True)
-            self._syncer.start()
+            syncer = threading.Thread(target=self._keep_syncing, name="penstock-sync", daemon=True)
+            try:
+                syncer.start()
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, str(error)) from error
+            self._syncer = syncer
 
     def _keep_syncing(self) -> None:
         """The thread behind `interval`, which syncs a little after something was written, and behind `os`.

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from penstock import limits
+from penstock.checkup.verify import verify
 from penstock.clock import ManualClock
 from penstock.errors import (
     BatchTooLarge,
@@ -200,6 +201,61 @@ def test_os_syncs_by_itself_when_much_was_written(tmp_path: Path, monkeypatch: p
         assert synced.wait(30)
 
 
+def without_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The system has no thread left."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+
+
+def test_without_a_thread_os_goes_on_and_syncs_at_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "WRITE_BEHIND_BYTES", 1000)
+    files = Watched()
+    with Journal(tmp_path, durability="os", files=files) as journal:
+        files.calls.clear()
+        with monkeypatch.context() as meanwhile:
+            without_threads(meanwhile)
+            for _ in range(3):
+                journal.commit([one(1, bytes(2000))])
+        assert "fdatasync" not in files.calls
+        synced = threading.Event()
+        files.before = lambda name, arguments: synced.set() if name == "fdatasync" else None
+        journal.commit([one(1, bytes(2000))])
+        assert synced.wait(30), "a thread is not tried for again"
+    with Journal(tmp_path) as journal:
+        assert journal.stats().messages == 4
+
+
+def test_without_a_thread_an_interval_is_refused_and_the_directory_let_go(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as meanwhile:
+        without_threads(meanwhile)
+        with pytest.raises(JournalFailed, match="can't start new thread"):
+            Journal(tmp_path, durability="interval")
+    Journal(tmp_path, durability="interval").close()
+
+
+def test_without_a_thread_asyncio_hears_that_the_journal_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def publish(journal: Journal) -> None:
+        await journal.submit([one(1, b"x")])
+
+    journal = Journal(tmp_path)
+    with monkeypatch.context() as meanwhile:
+        without_threads(meanwhile)
+        with pytest.raises(JournalFailed, match="can't start new thread"):
+            asyncio.run(publish(journal))
+    journal.close()
+    with Journal(tmp_path) as journal:
+        journal.commit([one(1, b"y")])
+
+
 def test_rows_that_need_not_be_synced_wait_for_no_sync(tmp_path: Path) -> None:
     files = Watched()
     lease = Rows(LEASES, 1, 1, {"group": "g", "offset": 0, "attempt": 1, "time": 0})
@@ -337,6 +393,22 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str,
     with pytest.raises(InvalidArgument):
         Journal(tmp_path / "new", **settings)
     assert not (tmp_path / "new").exists()
+
+
+@pytest.mark.parametrize("path", [None, 7, "a\0b", b"bytes"])
+def test_what_is_no_path_is_refused(path: Any) -> None:
+    for opening in (Journal, JournalReader, verify):
+        with pytest.raises(InvalidArgument, match="directory"):
+            opening(path)
+
+
+def test_offsets_and_logs_below_zero_are_refused(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        for read in (journal.read, JournalReader(tmp_path).read):
+            with pytest.raises(InvalidArgument, match="0 or more"):
+                read(1, -1)
+            with pytest.raises(InvalidArgument, match="0 or more"):
+                read(-1)
 
 
 def test_rows_are_appended_once_and_again_only_if_they_were_refused(tmp_path: Path) -> None:

@@ -322,7 +322,7 @@ def test_an_outside_reader_whose_mark_is_of_a_segments_earlier_life_reports_no_r
         reader = JournalReader(tmp_path, files)
 
         def before(name: str, arguments: tuple[object, ...]) -> None:
-            if name == "listdir":  # it has read the mark, and not yet the names
+            if name == "_entries":  # it has read the mark, and not yet the names
                 files.before = nothing
                 busy(journal, summaries=summaries)
 

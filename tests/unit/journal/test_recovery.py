@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from penstock.checkup.verify import verify
 from penstock.clock import ManualClock
 from penstock.errors import CorruptJournal
 from penstock.journal.cleaner import DeadRange, clean
@@ -470,6 +471,21 @@ def test_an_unknown_file_with_a_name_like_ours_stops_the_start(one: Specimen, tm
         with pytest.raises(CorruptJournal, match=name):
             Journal(path)
         assert contents_of(path) == before
+
+
+@pytest.mark.parametrize("name", ["00000000000000000007.segment", "mark", "00000000000000000002.snapshot"])
+@pytest.mark.parametrize("make_it", [Path.mkdir, os.mkfifo])
+def test_a_directory_or_a_pipe_in_the_place_of_a_file_stops_the_start(
+    one: Specimen, tmp_path: Path, name: str, make_it: Callable[[Path], None]
+) -> None:
+    path = one.copy(tmp_path / "copy")
+    (path / name).unlink(missing_ok=True)
+    make_it(path / name)
+    before = contents_of(path)
+    with pytest.raises(CorruptJournal, match=name):
+        Journal(path)
+    assert contents_of(path) == before
+    assert [finding.file for finding in verify(path).damage if finding.what == "foreign"] == [name]
 
 
 def test_other_files_are_left_alone(one: Specimen, tmp_path: Path) -> None:
