@@ -276,7 +276,7 @@ def test_truncated_sealed_segment_names_what_was_cut(journal: Path, sound: Speci
         ("rot", 3, frame.header.position),
         ("rot", 3, frame.header.position + 100),
     ]
-    assert named(found[:1]) == offsets(frame)
+    assert found[0].messages == len(offsets(frame))
     assert named(found) == lost
     mended(journal, sound, lost)
 
