@@ -13,11 +13,14 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
+from unittest.mock import patch
 
 import pytest
 
+from penstock import limits
 from penstock.errors import DiskFull, JournalFailed, MaintenanceFailed, PenstockError
 from penstock.journal.journal import Journal
+from penstock.journal.tail import Durability
 from tests.faults import campaign
 from tests.faults.faulty_files import EINTR, KINDS, SHORT, FaultyFiles, UnsyncedFiles
 from tests.faults.workload import Oracle, Workload, check, opened
@@ -38,6 +41,7 @@ class Scene(NamedTuple):
 
     prepare: Callable[[Path], Oracle]
     act: Callable[[Workload], None] | None
+    durability: Durability = "commit"
 
 
 # --- scenes ---
@@ -84,6 +88,14 @@ def _rotate(workload: Workload) -> None:
     while workload.journal.segments()[-1].number == before:
         workload.commit(number)
         number += 1
+
+
+def _write_behind(workload: Workload) -> None:
+    """What the thread behind `os` has not synced by then, `sync` does: so there are always as many calls."""
+    with patch.object(limits, "WRITE_BEHIND_BYTES", 1):
+        for number in range(AHEAD, AHEAD + 4):
+            workload.commit(number)
+            workload.journal.sync()
 
 
 def _snapshot(workload: Workload) -> None:
@@ -154,6 +166,7 @@ SCENES: Final = {
     "writing": Scene(_steps(3), _write),
     "rotating and sealing": Scene(_steps(3), _rotate),
     "rotating into a used file": Scene(_until_used_files, _rotate),
+    "writing behind": Scene(_steps(3), _write_behind, "os"),
     "snapshotting": Scene(_steps(17), _snapshot),
     "cleaning": Scene(_steps(37), _clean),
     "closing": Scene(_steps(3), _close),
@@ -222,7 +235,7 @@ class Try:
         self._close(journal)
 
     def _act(self, act: Callable[[Workload], None]) -> None:
-        journal, applied = opened(self.path, self.files)
+        journal, applied = opened(self.path, self.files, self.scene.durability)
         workload = Workload(journal, self.oracle, applied)
         self._arm()
         try:

@@ -13,12 +13,14 @@ from __future__ import annotations
 import random
 import shutil
 from collections.abc import Iterable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from penstock.checkup.repair import repair
 from penstock.checkup.verify import Checkup, verify
+from penstock.errors import PenstockError
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
 from penstock.journal.cleaner import DeadRange, clean
@@ -30,7 +32,7 @@ from penstock.journal.journal import Journal
 from penstock.journal.kinds import CLEANED
 from penstock.journal.rows import Rows, messages
 from tests.faults import campaign
-from tests.faults.faulty_files import UnsyncedFiles
+from tests.faults.faulty_files import EIO, FaultyFiles, UnsyncedFiles
 
 Message = tuple[int, int]  # log, offset
 Spans = Iterable[tuple[int, int, int]]
@@ -211,6 +213,8 @@ def check(seed: int, path: Path) -> None:
     first_look = verify(specimen.path)
     shutil.copytree(specimen.path, path / "copy")
     confused = specimen.lost_records(path / "copy")
+    if chance.random() < 0.3:
+        interrupt_opening(specimen, chance)
     given: set[Message] = set()
     named_before: set[Message] | None = None
     story = f"seed {seed}: {done}"
@@ -253,6 +257,14 @@ def check(seed: int, path: Path) -> None:
             f"{told}: verify afterwards: {sorted(look - named)} more, {sorted(named - look)} less"
         )
     check_repair(specimen, served, named, story)
+
+
+def interrupt_opening(specimen: Specimen, chance: random.Random) -> None:
+    """Open it with files that fail from some call on: recovering may be interrupted anywhere, and is done again."""
+    files = FaultyFiles()
+    files.arm(EIO, chance.randrange(1, 200), forever=True)
+    with suppress(PenstockError):
+        Journal(specimen.path, segment_bytes=specimen.segment_bytes, files=files).close()
 
 
 def check_repair(specimen: Specimen, served: dict[Message, bytes], named: set[Message], story: str) -> None:

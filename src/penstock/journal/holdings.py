@@ -54,6 +54,8 @@ class Holdings:
     def go_on(self, last: SegmentInfo) -> None:
         """Write on in a segment that exists."""
         self.active = Writer.reopened(self._directory, last.label, last.end)
+        if self.active.room() > 0:
+            self.active.claim_room()
         self.active.index = last.index
         self.info = last
 

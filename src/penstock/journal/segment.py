@@ -345,6 +345,15 @@ class Writer:
             files.close(fd)
             raise
 
+    def claim_room(self) -> None:
+        """Make sure of the room behind the last frame: in a sparse copy of a journal it is only a number."""
+        try:
+            self._files.allocate(self.fd, self.end, self.room())
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+            self.allocated = self.end
+
     def publish(self, directory: Directory, *, recycle: int | None) -> None:
         """Give a synced draft its name. From here on it is part of the journal."""
         self.rename(directory, recycle=recycle)

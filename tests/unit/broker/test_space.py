@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -67,6 +69,38 @@ def test_upkeep_is_done_for_every_byte(tmp_path: Path, monkeypatch: pytest.Monke
     before = place.upkeep._changes
     place.queue.publish(b"x")
     assert place.upkeep._changes > before  # it counts from there
+    place.broker.close()
+
+
+def test_what_a_killed_process_sealed_is_not_counted_by_the_next(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place = Place(tmp_path / "data")
+    at_once(place.queue)
+    shutil.copytree(tmp_path / "data", tmp_path / "killed")
+    place.broker.close()
+    monkeypatch.setattr(upkeep, "BYTES_AT_ONCE", ROUND_BYTES // 2)
+    after = Place(tmp_path / "killed", place.clock)
+    after.queue.publish(b"x")  # far less than is due by itself
+    assert after.upkeep._thread is not None
+    after.broker.close()
+
+
+def test_without_a_thread_upkeep_is_given_up_for_good(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(upkeep, "BYTES_AT_ONCE", 1000)
+    place = Place(tmp_path / "data")
+    with monkeypatch.context() as meanwhile:
+        meanwhile.setattr(threading.Thread, "start", refuse)
+        place.queue.publish(b"x" * 2000)
+    assert "can't start new thread" in caplog.text
+    assert place.upkeep._thread is None
+    at_once(place.queue)
+    until(lambda: journal(place).snapshots)
     place.broker.close()
 
 

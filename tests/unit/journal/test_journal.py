@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -567,6 +568,30 @@ def test_on_a_full_disk_publishing_is_refused_and_acknowledging_goes_on(tmp_path
         journal.commit([one(1, b"room again")])
         assert payloads(journal)[-1] == b"room again"
         assert journal.stats().failure is None
+
+
+def test_a_sparse_copy_has_its_reserve_on_the_disk_again(tmp_path: Path) -> None:
+    with Journal(tmp_path / "whole") as journal:
+        journal.commit([one(1, b"x")])
+    shutil.copytree(tmp_path / "whole", tmp_path / "sparse")
+    path = tmp_path / "sparse" / f"{1:020d}.segment"
+    size, data = path.stat().st_size, path.read_bytes().rstrip(b"\0")
+    path.write_bytes(data)
+    os.truncate(path, size)
+    assert path.stat().st_blocks * 512 < limits.RESERVE_BYTES
+    with Journal(tmp_path / "sparse"):
+        assert path.stat().st_blocks * 512 >= limits.RESERVE_BYTES
+
+
+def test_a_sparse_copy_on_a_full_disk_counts_on_nothing_that_is_not_there(tmp_path: Path) -> None:
+    Journal(tmp_path).close()
+    files = Watched()
+    files.before = failing("posix_fallocate", errno.ENOSPC)
+    with Journal(tmp_path, files=files) as journal:
+        with pytest.raises(DiskFull):
+            journal.commit([one(1, b"x")])
+        files.before = nothing
+        journal.commit([one(1, b"x")])
 
 
 def test_a_full_disk_keeps_the_segment_instead_of_rotating(tmp_path: Path) -> None:
