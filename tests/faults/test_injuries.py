@@ -21,6 +21,7 @@ import pytest
 from penstock.checkup.repair import repair
 from penstock.checkup.verify import Checkup, verify
 from penstock.errors import PenstockError
+from penstock.journal import mark as marks
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
 from penstock.journal.cleaner import DeadRange, clean
@@ -209,6 +210,8 @@ def check(seed: int, path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
     specimen = Specimen(path / "journal", chance)
     done = [specimen.injure() for _ in range(chance.choice([1, 1, 1, 2]))]
+    if marks.read(Files(), specimen.path / "mark") is None and any("zeroed from" in one for one in done):
+        return  # an end that was zeroed between two frames is told from one that was never written by the mark alone
     tops = specimen.told()
     first_look = verify(specimen.path)
     shutil.copytree(specimen.path, path / "copy")
