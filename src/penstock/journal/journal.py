@@ -511,12 +511,11 @@ class Journal:
     def _examined(self, info: SegmentInfo, damage: Damage) -> list[Damage]:
         """All that is wrong in a segment, with the messages it cost and copies of its bytes; nothing if it is gone or cannot be read now."""
         with self._lock:
-            end, promise = info.end, Promise(info.index)
+            bounds, promise = bounds_within(info.end, info.next_sequence), Promise(info.index)
         if damage.what == MISSING:
             return named([damage], self._unexplained(promise, []), {info.number: promise}, [], [])
         with suppress(Moved, OSError):
             with opened(self.directory, info.label) as fd:
-                bounds = bounds_within(end, info.next_sequence)
                 walk, seen = look_through(self.directory.files, fd, info.label, bounds)
                 require_generation(self.directory.files, fd, info.label)
             rot = [bad for bad in judge(walk).rot if not any(known.holds(bad) for known in info.damage)]

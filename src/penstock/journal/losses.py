@@ -180,12 +180,13 @@ class Division:
         self.shares: list[list[Offsets]] = [[] for _ in wounds]
         self.left: list[Gap] = []
         named = by_log(span for wound in wounds for span in wound.spans)
-        parts = [
-            p for gap in gaps for p in gap.parts(named.get(gap.log, RangeSet()).gaps(gap.start, gap.stop))
+        nobodys = [
+            part
+            for gap in gaps
+            for part in gap.parts(named.get(gap.log, RangeSet()).gaps(gap.start, gap.stop))
         ]
-        for part in sorted(
-            parts, key=lambda part: len(self._within(part))
-        ):  # first what only one can have held
+        nobodys.sort(key=lambda part: len(self._within(part)))  # first what only one can have held
+        for part in nobodys:
             self._deal_out(part)
 
     @staticmethod
