@@ -14,6 +14,7 @@ Elsewhere (HDFS, object stores) only Hadoop knows the way, and Spark writes (`Sp
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
@@ -261,7 +262,8 @@ class Drawers:
         """Leave no file open, whatever has happened."""
         for drawer in self._drawers.values():
             if drawer.writer is not None:
-                drawer.writer.close()
+                with suppress(OSError, pa.ArrowException):  # the task has failed by something else already
+                    drawer.writer.close()
 
     def _write(self, drawer: Drawer) -> None:
         if drawer.waiting:

@@ -17,8 +17,10 @@ on the server's directory. So nothing here needs Spark, and nothing is kept betw
 from __future__ import annotations
 
 import logging
+import platform
 from abc import abstractmethod
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any, Final, Protocol
 
 from penstock.broker.ledger import DEFAULT_NAMESPACE
@@ -225,6 +227,11 @@ class Planner:
     def read(self, piece: Piece, noted: list[Damage] | None = None) -> Iterator[Any]:
         """What a task does. Damage is said, or only `noted`."""
         options = self._options
+        if not Path(options.path).is_dir():
+            raise InvalidArgument(
+                f"{options.path} is not on {platform.node()}, where a task of this job runs: every worker must see the journal's directory "
+                "at the same path; or have it served, and read it with `url`"
+            )
         reader = JournalReader(options.path)
         assembly = Assembly(options.table, options.columns, piece.logs, reader)
         if options.table.kind is not MESSAGES:  # messages of a time are chosen by their offsets

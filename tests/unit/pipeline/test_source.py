@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,15 @@ def test_more_partitions_hold_the_same(data: Path, parts: int) -> None:
 
 def size(pieces: list[Any]) -> int:
     return sum(stretch.bytes for piece in pieces for stretch in piece.value.stretches)
+
+
+@pytest.mark.directory_only
+def test_a_task_where_the_directory_is_not_says_on_which_machine(data: Path) -> None:
+    fill(data)
+    reader, pieces, _ = planned(data, topic="small")
+    data.rename(data.with_name("elsewhere"))
+    with pytest.raises(InvalidArgument, match=f"{platform.node()}.*every worker"):
+        list(reader.read(pieces[0]))
 
 
 @pytest.mark.directory_only
