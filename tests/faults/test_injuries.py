@@ -262,6 +262,36 @@ def check(seed: int, path: Path) -> None:
     check_repair(specimen, served, named, story)
 
 
+def check_again(seed: int, path: Path) -> None:
+    """Injure a journal that was injured before, and has told of it: it tells of both, and gives no offset again."""
+    chance = random.Random(seed)
+    shutil.rmtree(path, ignore_errors=True)
+    specimen = Specimen(path / "journal", chance)
+    story = f"seed {seed}:"
+    named: set[Message] = set()
+    for turn in range(3):
+        with Journal(specimen.path, segment_bytes=specimen.segment_bytes, files=UnsyncedFiles()) as journal:
+            served = readable(journal)
+            list(journal.frames())
+            specimen.frames = list(journal.frames())
+            for message, payload in served.items():
+                assert payload == specimen.published[message], f"{story} {message}"
+            before, named = named, in_spans(span for damage in journal.damage for span in damage.spans)
+            assert not named & served.keys(), f"{story} served, and named: {sorted(named & served.keys())}"
+            assert before <= named, f"{story} forgotten: {sorted(before - named)}"
+            for log in LOGS:
+                offset = journal.next_offset(log)
+                assert (log, offset) not in specimen.published, f"{story} {log, offset} given again"
+                journal.commit([messages(log, [b"new"], ids=0, timestamp=0)])
+                specimen.published[log, offset] = b"new"
+        if turn < 2:
+            story += f" {specimen.injure()}"
+            if marks.read(Files(), specimen.path / "mark") is None or not specimen.files("segment"):
+                return  # see above
+            if specimen.lost_records(specimen.path):
+                return  # which damage was on record, and what was given up for it, went with the record
+
+
 def interrupt_opening(specimen: Specimen, chance: random.Random) -> None:
     """Open it with files that fail from some call on: recovering may be interrupted anywhere, and is done again."""
     files = FaultyFiles()
@@ -311,7 +341,13 @@ def test_an_injured_journal_names_all_that_it_lost(seed: int, tmp_path: Path) ->
     check(seed, tmp_path)
 
 
+@pytest.mark.parametrize("seed", range(30))
+def test_a_journal_that_is_injured_again_tells_of_both(seed: int, tmp_path: Path) -> None:
+    check_again(seed, tmp_path)
+
+
 @pytest.mark.campaign
 def test_journals_with_many_injuries_name_all_that_they_lost(tmp_path: Path) -> None:
     for seed in range(1000, 1000 + 20 * campaign.rounds()):
         check(seed, tmp_path / "one")
+        check_again(seed, tmp_path / "one")

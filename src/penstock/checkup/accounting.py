@@ -28,8 +28,10 @@ def merge(state: State, part: State) -> None:
     state.floor = max(state.floor, part.floor)
     state.names.update(part.names)
     state.forget(part.mended)
-    state.accounted |= part.accounted
-    state.lost |= part.lost
+    for where, end in part.accounted.items():
+        state.accounted[where] = max(state.accounted.get(where, 0), end)
+        for span in part.lost_to(*where):
+            state.lose(where, *span)
     merge_gone(state, part)
 
 
@@ -47,7 +49,7 @@ def blame(
     damage: list[Finding], lost: list[Gap], promises: Mapping[int, Promise], directory: Directory
 ) -> list[Finding]:
     """Say of each damage which messages it cost. What no damage can have held is a finding of its own."""
-    wounds = [f for f in damage if f.what in _COSTS_MESSAGES and f.segment is not None]
+    wounds = [f for f in damage if f.what in COSTS_MESSAGES and f.segment is not None]
     division = Division(lost, wounds, promises)
     shares = {id(wound): share for wound, share in zip(wounds, division.shares, strict=True)}
     findings = [finding.costing(shares.get(id(finding), [])) for finding in damage]
@@ -58,7 +60,7 @@ def blame(
     return findings
 
 
-_COSTS_MESSAGES: Final = frozenset({ROT, MISSING, COLUMNS})
+COSTS_MESSAGES: Final = frozenset({ROT, MISSING, COLUMNS})
 
 
 def as_spans(ranges: dict[int, RangeSet]) -> Spans:

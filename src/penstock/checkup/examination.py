@@ -83,7 +83,7 @@ class Finding(msgspec.Struct, frozen=True):
     def told_by(self, state: State, bad: Bad | None) -> Finding:
         """The same finding, with what is on record that it cost; else with what it tells itself, and is not on record as gone for another reason."""
         place = self.segment or 0, self.position
-        if recorded := state.lost.get(place):
+        if recorded := state.lost_to(*place):
             return msgspec.structs.replace(self, spans=[]).costing(recorded)
         if bad is None or place in state.accounted:
             return self

@@ -25,7 +25,7 @@ from typing import Final
 import msgspec
 
 from penstock import limits
-from penstock.checkup.accounting import as_spans, blame, merge, merge_gone
+from penstock.checkup.accounting import COSTS_MESSAGES, as_spans, blame, merge, merge_gone
 from penstock.checkup.examination import (
     FOREIGN,
     LEFTOVER,
@@ -52,7 +52,7 @@ from penstock.journal.ending import Bounds, bounds_of
 from penstock.journal.files import Files, read_whole
 from penstock.journal.losses import Gap, Place, Promise, by_log, chain, furthest
 from penstock.journal.mark import Mark
-from penstock.journal.segment import START, Label
+from penstock.journal.segment import GAPS, START, Label
 from penstock.journal.state import DAMAGED, State, Stored
 from penstock.journal.view import Moved
 from penstock.ranges import RangeSet
@@ -148,6 +148,7 @@ class _Look:
         self._progress = progress
         self._examined: list[Examination] = []
         self._promises: dict[int, Promise] = {}
+        self._told_by_summaries: list[Promise] = []
         self.damage: list[Finding] = []
         self.notes: list[Finding] = []
         self.lost: list[Gap] = []
@@ -279,8 +280,10 @@ class _Look:
         stored = summaries.read(self._directory, label.number)
         if stored is None or stored.generation != label.generation:
             return bounds
-        if not stored.damage:  # else it is of what was left
-            self._promises[label.number] = Promise(summaries.index_of(stored))
+        promise = Promise(summaries.index_of(stored))
+        self._told_by_summaries.append(promise)
+        if not stored.damage:  # else it may be of what was left
+            self._promises[label.number] = promise
         return bounds._replace(end=stored.end)
 
     def _look_at_summary(self, found: Examination) -> None:
@@ -319,7 +322,9 @@ class _Look:
         for part in older:
             merge(state, part)
         if self._snapshot is not None:
-            state.accounted.clear()  # what was mended since those frames were written, it has forgotten
+            state.forget(
+                {segment for segment, _ in state.accounted}
+            )  # what was mended since those frames were written
             merge(state, State(self._snapshot.journal))
         for part in newer:
             merge(state, part)
@@ -352,7 +357,7 @@ class _Look:
             told.append(self._examined[-1].number + 1)  # what is sealed is followed by another, at once
         top = max(told)
         for number in self.state.missing_segments(self._contents.segments, up_to=top):
-            if (number, 0) in self.state.accounted:
+            if not self.state.parts_not_recorded(number, 0, limits.OFFSET_MAX):
                 self.gone.append(number)
             else:
                 name = self._directory.segment(number).name
@@ -363,10 +368,10 @@ class _Look:
         seen = RangeSet(part for found in self._examined for part in found.sequences)
         told = RangeSet(part for found in self._examined for part in (*found.sequences, *found.told))
         seen_in = [found.seen for found in self._examined]
-        stops = furthest(self.state.next_offsets, self._promises.values(), self.damage)
+        stops = furthest(self.state.next_offsets, self._told_by_summaries, self.damage)
         for gap in chain(seen_in, stops, next_sequence=self._next_sequence()):
             between = gap.after.sequence + 1, gap.before.sequence
-            if not told.covers(*between):
+            if not told.covers(*between) and not self._may_be_cleaned(gap):
                 self._lose(gap)
             elif not seen.covers(*between):
                 self.skipped.append((gap.log, gap.start, gap.stop - 1))
@@ -374,6 +379,18 @@ class _Look:
             for log, first, last in finding.spans:
                 place = Place(finding.segment or 0, finding.position, 0)
                 self._lose(Gap(log, first, last + 1, place, place))
+
+    def _may_be_cleaned(self, gap: Gap) -> bool:
+        """Whether the cleaner may have left a gap, and the record of that is in what was damaged since; nothing in the gap itself is."""
+        rewritten = {found.number for found in self._examined if found.label.flags & GAPS}
+        if not rewritten & {gap.after.segment, gap.before.segment}:
+            return False
+        hurt = [
+            (f.segment, f.position) for f in self.damage if f.what in COSTS_MESSAGES and f.segment is not None
+        ]
+        return any(place > gap.before[:2] for place in hurt) and not any(
+            gap.after[:2] <= place <= gap.before[:2] for place in hurt
+        )
 
     def _lose(self, gap: Gap) -> None:
         self.lost += self.state.unexplained([gap])

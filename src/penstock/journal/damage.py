@@ -6,13 +6,17 @@ copied into quarantine, and everything around it is served.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Final
 
 import msgspec
 from msgspec import structs
 
+from penstock import limits
+from penstock.journal.frame import OVERHEAD
 from penstock.journal.kinds import MESSAGES, Span
 from penstock.journal.segment import Bad
+from penstock.ranges import RangeSet
 
 ROT: Final = "rot"
 TORN: Final = "torn"
@@ -51,11 +55,10 @@ class Damage(msgspec.Struct, frozen=True):
     def bytes(self) -> int:
         return self.end - self.position
 
-    def holds(self, other: Damage | Bad) -> bool:
-        """Whether other damage is this one, or a part of it."""
-        return self.segment == other.segment and (
-            self.position == other.position or self.position < other.position < other.end <= self.end
-        )
+    @property
+    def reach(self) -> int:
+        """Where it ends. A segment that is gone is gone to its end, wherever that was."""
+        return limits.OFFSET_MAX if self.what == MISSING else self.end
 
     def costing(self, spans: list[Offsets]) -> Damage:
         """The same damage, which cost these messages as well."""
@@ -68,6 +71,24 @@ class Damage(msgspec.Struct, frozen=True):
             f"{self.what} in segment {self.segment}, bytes {self.position}–{self.end}: {self.messages} messages"
             + (f" ({logs})" if logs else "")
         )
+
+
+def parts_outside(position: int, end: int, known: Iterable[range]) -> list[range]:
+    """What of a range of bytes is not in ranges that are known: all of it, or the parts that are left and could have held a frame."""
+    known = list(known)
+    if position == end:
+        return [] if any(one.start == position for one in known) else [range(position, end)]
+    left = RangeSet(one for one in known if one).gaps(position, end)
+    return left if left == [range(position, end)] else [part for part in left if len(part) >= OVERHEAD]
+
+
+def new_parts(bad: Bad, known: Iterable[Damage]) -> list[Bad]:
+    """What is bad and not known yet: as it is, or what is left of it, of which no header tells. Known damage may have grown."""
+    ranges = [range(d.position, d.reach) for d in known if d.segment == bad.segment]
+    left = parts_outside(bad.position, bad.end, ranges)
+    if left == [range(bad.position, bad.end)]:
+        return [bad]
+    return [Bad(bad.segment, part.start, part.stop, None, []) for part in left]
 
 
 def of_bad(bad: Bad, what: str, copy: str | None = None) -> Damage:

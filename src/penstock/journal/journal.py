@@ -16,7 +16,7 @@ again. Reopening rescues what was written. Errors in snapshots, summaries and cl
 raised as `MaintenanceFailed`, and the journal goes on.
 
 Locks: `_tidy` is held by whoever writes a snapshot, drops or replaces a segment, `_lock` guards what is in memory. They are taken in the
-order tidy, the tail's sync lock, lock.
+order tidy, examining, the tail's sync lock, lock. `_examining` is held by whoever looks at damage.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from penstock.journal import reading
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
 from penstock.journal.commit import Ticket, running_loop, uninterrupted
-from penstock.journal.damage import MISSING, ROT, Damage, of_bad
+from penstock.journal.damage import MISSING, ROT, Damage, new_parts, of_bad, parts_outside
 from penstock.journal.directory import Directory, Ownership, checked_path
 from penstock.journal.ending import bounds_within, judge, look_through
 from penstock.journal.files import NO_SPACE, Files, at_fork, require_little_endian
@@ -123,6 +123,7 @@ class Journal:
         self._tidy = threading.Lock()
         self._tidier = 0  # the thread that holds it
         self._closing = threading.Lock()
+        self._examining = threading.Lock()
         self._closed = False
         self._tail = Tail(
             self.directory,
@@ -479,28 +480,25 @@ class Journal:
 
     def note_damage(self, damage: Damage) -> None:
         """Reading came across damage: look at all of its segment, keep copies, find out which messages are gone, and say so, once."""
-        with self._lock:
-            if any(known.holds(damage) for known in self.damage):
+        with self._examining:  # one at a time: what one finds, the next takes for known
+            with self._lock:
+                ranges = [range(d.position, d.reach) for d in self.damage if d.segment == damage.segment]
+                info = self._tail.held.get(damage.segment)
+            if not parts_outside(damage.position, damage.reach, ranges):
                 return
-            self.damage.append(damage)
-            info = self._tail.held.get(damage.segment)
-        found = self._examined(info, damage) if info is not None else []
-        if info is None or not found:
-            _LOG.error("%s: %s", self.directory.path, damage)
-            return
-        with self._lock:
-            self.damage.remove(damage)
-            for one in found:
-                if not any(known.holds(one) for known in self.damage):
-                    self._take_in(one, info)
-        if info.sealed and damage.what != MISSING:
-            with suppress(OSError):  # it can be found again
-                self._tail.held.write_summary(info)
+            found = self._examined(info, damage) if info is not None else []
+            with self._lock:
+                for one in found or [damage]:
+                    _LOG.error("%s: %s", self.directory.path, one)
+                    self.damage.append(one)
+                    if info is not None and found:
+                        self._take_in(one, info)
+            if info is not None and info.sealed and found and damage.what != MISSING:
+                with suppress(OSError):  # it can be found again
+                    self._tail.held.write_summary(info)
 
     def _take_in(self, damage: Damage, info: SegmentInfo) -> None:
         """Have it in the next commit which messages damage cost, so that later owners know of it."""
-        _LOG.error("%s: %s", self.directory.path, damage)
-        self.damage.append(damage)
         info.damage.append(damage)
         lost = [(log, first, last, DAMAGED) for log, first, last in damage.spans]
         for log, first, last, _ in lost:
@@ -518,15 +516,16 @@ class Journal:
             with opened(self.directory, info.label) as fd:
                 walk, seen = look_through(self.directory.files, fd, info.label, bounds)
                 require_generation(self.directory.files, fd, info.label)
-            rot = [bad for bad in judge(walk).rot if not any(known.holds(bad) for known in info.damage)]
-            wounds = [self._wound(bad) for bad in rot]
+            wounds = [self._wound(part) for bad in judge(walk).rot for part in new_parts(bad, info.damage)]
             gaps = self._unexplained(promise, [seen])
             return named(wounds, gaps, {info.number: promise}, [seen], [*info.damage, *wounds])
         return []
 
     def _wound(self, bad: Bad) -> Damage:
         """A bad range, with what it tells itself of the messages that were in it, and a copy of its bytes."""
-        copy = self.directory.set_range_aside(*bad[:3])
+        copy = None
+        with suppress(OSError):  # on a full disk, say: it is named all the same
+            copy = self.directory.set_range_aside(*bad[:3])
         with self._lock:
             spans, messages = self.state.unrecorded(bad)
         return structs.replace(of_bad(bad, ROT, copy), spans=spans, messages=messages)
@@ -599,7 +598,7 @@ class Journal:
     def _orphan(self) -> None:
         """In a forked child: drop the lock's copy, so that it ends with the parent, and refuse everything."""
         self._lock = threading.RLock()
-        self._tidy, self._closing = threading.Lock(), threading.Lock()
+        self._tidy, self._closing, self._examining = (threading.Lock() for _ in range(3))
         self._tidier = 0
         self._closed = True
         self._tail.orphan(

@@ -100,7 +100,7 @@ SCHEDULES: Final = Kind(6, "schedules", place=None, time="time", columns={
     "name": _UTF8, "due": _I64, "body": _BINARY, "time": _I64,
 })  # fmt: skip
 CLEANED: Final = Kind(7, "cleaned", place=None, time="time", columns={
-    "segment": _I64, "first": _I64, "last": _I64, "outcome": _I16, "time": _I64, "position": _I64,
+    "segment": _I64, "first": _I64, "last": _I64, "outcome": _I16, "time": _I64, "position": _I64, "end": _I64,
 })  # fmt: skip
 PRODUCER_COMMITS: Final = Kind(8, "producer_commits", place=None, time="time", columns={
     "producer": _UTF8, "batch": _I64, "part": _I64, "final": _I16, "time": _I64,

@@ -4,7 +4,7 @@ Theory of operation
 -------------------
 Damage is a range of bytes. Which messages were in it is known, in this order, from
 
-1. the record: whoever found it has written down what it cost (`state.State.lost`), and everybody repeats that;
+1. the record: whoever found it has written down what it cost (`state.State.lost_to`), and everybody repeats that;
 2. what is still whole of it: a frame's header says how many messages it holds, a section's header of which log and which offsets;
 3. what is missing around it. A log's offsets are given without a gap. Where they jump between two frames that are whole (a *gap*), and nobody recorded
    that something was cleaned or given up there, damage between the two has held them. Behind a log's last frame, snapshots and

@@ -34,7 +34,7 @@ from penstock.journal import labels
 from penstock.journal import mark as marks
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.damage import MISSING, ROT, STATE, TORN, Damage, of_bad
+from penstock.journal.damage import MISSING, ROT, STATE, TORN, Damage, new_parts, of_bad
 from penstock.journal.directory import SNAPSHOT, SUMMARY, Contents, Directory
 from penstock.journal.ending import Bounds, Ending, Walk, bounds_of, bounds_within, judge, look_through
 from penstock.journal.frame import Frame
@@ -94,13 +94,22 @@ def _whole_file(damage: Damage) -> bool:
     return damage.what == MISSING or (damage.what == ROT and damage.position == 0)
 
 
+#: Lost ranges in one section: far below what a frame holds.
+RANGES_AT_ONCE: Final = 10_000
+
+
 def rows_of(damage: Damage, lost: list[tuple[int, int, int, int]], now_us: int) -> list[Rows]:
     """Rows that account for damage, and for what was `lost` by it: (log, first, last, outcome)."""
-    where = {"segment": damage.segment, "position": damage.position, "time": now_us}
-    rows = [
-        Rows(CLEANED, log, 1, {**where, "first": first, "last": last, "outcome": outcome})
-        for log, first, last, outcome in lost
-    ]
+    where = {"segment": damage.segment, "position": damage.position, "end": damage.reach, "time": now_us}
+    alike: dict[tuple[int, int], list[tuple[int, int]]] = {}
+    for log, first, last, outcome in lost:
+        alike.setdefault((log, outcome), []).append((first, last))
+    rows = []
+    for (log, outcome), ranges in alike.items():
+        for start in range(0, len(ranges), RANGES_AT_ONCE):
+            firsts, lasts = zip(*ranges[start : start + RANGES_AT_ONCE], strict=True)
+            columns = {**where, "first": list(firsts), "last": list(lasts), "outcome": outcome}
+            rows.append(Rows(CLEANED, log, len(firsts), columns))
     return rows or [Rows(CLEANED, 0, 1, where)]
 
 
@@ -443,7 +452,7 @@ class Recovery:
 
     def _rotten(self, info: SegmentInfo, rot: list[Bad]) -> bool:
         """Take in what is rotten in a segment, and keep a copy; whether any of it was not known before."""
-        new = [bad for bad in rot if not any(damage.holds(bad) for damage in info.damage)]
+        new = [part for bad in rot for part in new_parts(bad, info.damage)]
         for item in new:
             damage = of_bad(item, ROT, self._directory.set_range_aside(*item[:3]))
             info.damage.append(damage)
@@ -479,7 +488,7 @@ class Recovery:
     def _find_again_what_is_on_record(self) -> None:
         """Damage that an owner came across while reading, where a snapshot spares us from looking."""
         known = {(damage.segment, damage.position) for damage in self.report.damage}
-        unseen = {segment for segment, position in self.state.accounted - known if position >= START}
+        unseen = {segment for segment, position in self.state.accounted.keys() - known if position >= START}
         for info in self.infos:
             if info.number in unseen:
                 self._look_again(info)
@@ -487,11 +496,10 @@ class Recovery:
     def _name_losses(self) -> None:
         """Say of all damage which messages it cost: what is on record, or else what is missing around it and nobody recorded."""
         state = self.state
+        self._tell_what_is_on_record()
         for old in list(self.report.damage):
-            place = old.segment, old.position
-            if recorded := state.lost.get(place):
-                self._exchange(old, structs.replace(old, spans=[]).costing(recorded))
-            elif (bad := self._bad.get(place)) and place not in state.accounted:
+            bad = self._bad.get((old.segment, old.position))
+            if bad is not None and bad.end == old.end and self._is_new(old):
                 spans, messages = state.unrecorded(bad)
                 self._exchange(old, structs.replace(old, spans=spans, messages=messages))
         wounds = [damage for damage in self.new_damage() if damage.what in (ROT, MISSING)]
@@ -509,6 +517,28 @@ class Recovery:
             if info.sealed and any(damage.segment == info.number for damage in self.new_damage()):
                 self._write_summary(info)
 
+    def _tell_what_is_on_record(self) -> None:
+        """Damage that an earlier owner has recorded is told as it was then, whatever is left there; what it has grown by is new."""
+        state = self.state
+        for old in list(self.report.damage):
+            if old.what != ROT or old.position < START:
+                continue
+            left = state.parts_not_recorded(old.segment, old.position, old.end)
+            if left != [range(old.position, old.end)] and (
+                left or (old.segment, old.position) not in state.accounted
+            ):
+                self._exchange(
+                    old, *(Damage(old.segment, part.start, part.stop, ROT, copy=old.copy) for part in left)
+                )
+        told = {(damage.segment, damage.position): damage for damage in self.report.damage}
+        for where, end in state.accounted.items():
+            spans = state.lost_to(*where)
+            if where in told and spans:
+                self._exchange(told[where], structs.replace(told[where], spans=[]).costing(spans))
+            elif spans:
+                what = MISSING if end == limits.OFFSET_MAX else ROT
+                self.report.damage.append(Damage(*where, 0 if what == MISSING else end, what).costing(spans))
+
     def _sightings(self, info: SegmentInfo, hurt: set[int]) -> Sightings:
         if info.number in self._seen:
             return self._seen[info.number]
@@ -516,14 +546,18 @@ class Recovery:
             return Sightings.told_by(info.number, info.index)
         return self._looked_through(info.label, bounds_within(info.end, info.next_sequence))[1]
 
-    def _exchange(self, old: Damage, new: Damage) -> None:
-        self.report.damage[self.report.damage.index(old)] = new
-        for info in self.infos:
-            info.damage = [new if damage is old else damage for damage in info.damage]
+    def _exchange(self, old: Damage, *new: Damage) -> None:
+        """Tell of damage otherwise, in the report and in what is known of its segment."""
+        for listed in (self.report.damage, *(info.damage for info in self.infos if old in info.damage)):
+            at = listed.index(old)
+            listed[at : at + 1] = new
 
     def new_damage(self) -> list[Damage]:
         """The damage that no earlier owner has accounted for."""
-        return [d for d in self.report.damage if (d.segment, d.position) not in self.state.accounted]
+        return [damage for damage in self.report.damage if self._is_new(damage)]
+
+    def _is_new(self, damage: Damage) -> bool:
+        return bool(self.state.parts_not_recorded(damage.segment, damage.position, damage.reach))
 
     def _snapshot_is_later(self, damage: Damage) -> bool:
         """Whether the snapshot was taken after what is damaged was written: then it knows every log's next offset."""

@@ -11,12 +11,13 @@ It is rebuilt by replaying frames (`apply`), and travels in every snapshot besid
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence, Set
+from itertools import zip_longest
 from typing import Final
 
 import msgspec
 
 from penstock import limits
-from penstock.journal.damage import Offsets, known_messages
+from penstock.journal.damage import Offsets, known_messages, parts_outside
 from penstock.journal.kinds import CLEANED, MESSAGES, METADATA, Span
 from penstock.journal.losses import Gap
 from penstock.journal.section import Section
@@ -36,6 +37,10 @@ MENDED: Final = limits.OFFSET_MAX
 _TELLING: Final = frozenset({METADATA.number, CLEANED.number})
 
 
+#: The place where damage begins: a segment, and a position in it.
+Where = tuple[int, int]
+
+
 class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     """The state as a snapshot holds it."""
 
@@ -46,6 +51,7 @@ class Stored(msgspec.Struct, frozen=True, omit_defaults=True):
     accounted: list[tuple[int, int]]
     floor: int = 0
     lost: list[tuple[int, int, int, int, int]] = []  # (segment, position, log, first, last)
+    ends: list[int] = []  # of the damage in `accounted`
 
 
 class State:
@@ -55,15 +61,18 @@ class State:
         self.next_offsets: dict[int, int] = dict(stored.next_offsets) if stored else {}
         self.names: dict[int, str] = dict(stored.names) if stored else {}
         self.dropped = RangeSet.decode(stored.dropped) if stored else RangeSet()
-        self.accounted: set[tuple[int, int]] = set(stored.accounted) if stored else set()
-        self.lost: dict[tuple[int, int], list[Offsets]] = {}  # what each of them cost
+        #: Where damage begins, by segment and position, and where it ends; 0 if that was not recorded.
+        self.accounted: dict[Where, int] = {}
+        self._lost: dict[Where, dict[int, RangeSet]] = {}  # what each of them cost, by log
         self.floor = stored.floor if stored else 0  # where a log begins of which nothing is known
         self.mended: set[int] = set()  # since it was stored
         self.cleaned: dict[int, dict[int, RangeSet]] = {}
         for log, outcomes in stored.cleaned.items() if stored else ():
             self.cleaned[log] = {outcome: RangeSet.decode(ranges) for outcome, ranges in outcomes.items()}
-        for segment, position, log, first, last in stored.lost if stored else ():
-            self.lost.setdefault((segment, position), []).append((log, first, last))
+        if stored is not None:
+            self.accounted = dict(zip_longest(stored.accounted, stored.ends, fillvalue=0))  # type: ignore[arg-type]
+            for segment, position, *span in stored.lost:
+                self.lose((segment, position), *span)
 
     def store(self) -> Stored:
         cleaned = {
@@ -77,7 +86,8 @@ class State:
             self.dropped.encode(),
             sorted(self.accounted),
             self.floor,
-            [(*damage, *span) for damage, spans in sorted(self.lost.items()) for span in spans],
+            [(*where, *span) for where in sorted(self._lost) for span in self.lost_to(*where)],
+            [self.accounted[where] for where in sorted(self.accounted)],
         )
 
     def next_offset(self, log: int) -> int:
@@ -112,12 +122,13 @@ class State:
                 self.names[log] = name
 
     def _clean(self, section: Section) -> None:
-        names = ("segment", "position", "first", "last", "outcome")
-        for segment, position, first, last, outcome in zip(*map(section.values, names), strict=True):
+        names = ("segment", "position", "end", "first", "last", "outcome")
+        for segment, position, end, first, last, outcome in zip(*map(section.values, names), strict=True):
             if position is not None and position != MENDED:
-                self.accounted.add((segment, position))
+                where = segment, position
+                self.accounted[where] = max(self.accounted.get(where, 0), end or 0)
                 if outcome == DAMAGED and first is not None and last is not None:
-                    self._lose((segment, position), (section.log, first, last))
+                    self.lose(where, section.log, first, last)
             elif segment is not None:
                 self.forget({segment})
                 if position == MENDED:
@@ -129,15 +140,26 @@ class State:
             elif first is not None and last is not None and 0 <= first <= last:
                 self.record_cleaned(section.log, first, last, outcome if outcome is not None else GIVEN_UP)
 
-    def _lose(self, damage: tuple[int, int], span: Offsets) -> None:
-        known = self.lost.setdefault(damage, [])
-        if span not in known:  # a snapshot may be ahead of what is replayed
-            known.append(span)
+    def lose(self, where: Where, log: int, first: int, last: int) -> None:
+        """Damage has cost these messages."""
+        self._lost.setdefault(where, {}).setdefault(log, RangeSet()).add(first, last + 1)
+
+    def lost_to(self, segment: int, position: int) -> list[Offsets]:
+        """Which messages damage has cost that begins there, as it is on record."""
+        by_log = self._lost.get((segment, position), {})
+        return [(log, part.start, part.stop - 1) for log, parts in by_log.items() for part in parts]
+
+    def parts_not_recorded(self, segment: int, position: int, end: int) -> list[range]:
+        """What of damage is not on record: all of it, or what it has grown by since."""
+        if self.accounted.get((segment, position)) == 0 and position < end:
+            return []  # an earlier version did not record where it ended
+        ranges = [range(start, stop) for (number, start), stop in self.accounted.items() if number == segment]
+        return parts_outside(position, end, ranges)
 
     def forget(self, segments: Set[int]) -> None:
         """These segments are gone, or mended: damage that is found in them from now on is new."""
-        self.accounted = {damage for damage in self.accounted if damage[0] not in segments}
-        self.lost = {damage: spans for damage, spans in self.lost.items() if damage[0] not in segments}
+        self.accounted = {where: end for where, end in self.accounted.items() if where[0] not in segments}
+        self._lost = {where: lost for where, lost in self._lost.items() if where[0] not in segments}
 
     def record_cleaned(self, log: int, first: int, last: int, outcome: int) -> None:
         """Offsets `first` to `last` are gone: on purpose, or by damage."""

@@ -39,8 +39,8 @@ def test_frames_teach_offsets_names_and_what_is_gone() -> None:
     assert state.next_offsets == {1: 7, 2: 9}
     assert state.names == {1: "orders"}
     assert [*state.dropped] == [range(3, 5)]
-    assert state.accounted == {(9, 64)}
-    assert state.lost == {(9, 64): [(2, 7, 8)]}
+    assert state.accounted == {(9, 64): 0}
+    assert state.lost_to(9, 64) == [(2, 7, 8)]
     assert [*state.explained(1, 0, 10)] == [range(0, 3), range(4, 5)]
     assert len(state.cleaned[2][DAMAGED]) == 2
 
@@ -56,16 +56,16 @@ def test_damage_of_a_dropped_segment_is_forgotten() -> None:
         Rows(CLEANED, 1, 1, {"segment": 9, "position": 64, "time": 0}),
         Rows(CLEANED, 1, 1, {"segment": 9, "time": 0}),
     )
-    assert state.accounted == set()
-    assert state.lost == {}
+    assert state.accounted == {}
+    assert state.lost_to(9, 64) == []
 
 
 def test_damage_of_a_mended_segment_is_forgotten_and_the_segment_is_not_dropped() -> None:
     lost = {"position": 64, "first": 0, "last": 1, "outcome": DAMAGED, "time": 0}
     damage = [Rows(CLEANED, 1, 1, {"segment": n, **lost}) for n in (8, 9)]
     state = learnt(*damage, Rows(CLEANED, 0, 1, {"segment": 9, "position": MENDED, "time": 0}))
-    assert state.accounted == {(8, 64)}
-    assert state.lost == {(8, 64): [(1, 0, 1)]}
+    assert state.accounted == {(8, 64): 0}
+    assert (state.lost_to(8, 64), state.lost_to(9, 64)) == ([(1, 0, 1)], [])
     assert not [*state.dropped]
     assert state.mended == {9}
 
