@@ -351,11 +351,9 @@ class _Look:
         return None
 
     def _look_for_missing_segments(self) -> None:
-        told = [*self._numbers(), self._mark.segment if self._mark is not None else 0]
-        told += [self._snapshot.active.number if self._snapshot is not None else 1]  # it had a first one
-        if self._mark is None and self._examined and self._examined[-1].walk.seal is not None:
-            told.append(self._examined[-1].number + 1)  # what is sealed is followed by another, at once
-        top = max(told)
+        last = self._examined[-1] if self._examined else None
+        sealed = last.number if last is not None and last.walk.seal is not None else 0
+        top = labels.highest(self._directory, self._numbers(), self._mark, self._snapshot, sealed=sealed)
         for number in self.state.missing_segments(self._contents.segments, up_to=top):
             if not self.state.parts_not_recorded(number, 0, limits.OFFSET_MAX):
                 self.gone.append(number)

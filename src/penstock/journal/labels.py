@@ -77,6 +77,27 @@ def load(
     return believed
 
 
+def highest(
+    directory: Directory,
+    numbers: Collection[int],
+    mark: Mark | None,
+    snapshot: Snapshot | None,
+    *,
+    sealed: int,
+) -> int:
+    """The number of the last segment that anything tells of. `sealed` is that of the last one there, if it is sealed, else 0."""
+    told = [*numbers, 0]
+    if mark is not None:
+        told.append(mark.segment)
+    elif directory.mark.exists():
+        told.append(1)  # the mark is made after the first segment
+    if mark is None and sealed:
+        told.append(sealed + 1)  # what is sealed is followed by another, at once
+    if snapshot is not None:
+        told.append(snapshot.active.number)
+    return max(told)
+
+
 def _read(directory: Directory, number: int) -> tuple[Reading, int] | None:
     """A file's header and length; None if it is gone, or is being recycled just now."""
     files, path = directory.files, directory.segment(number)

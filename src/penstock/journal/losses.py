@@ -76,7 +76,7 @@ class Sightings:
 
     @classmethod
     def told_by(cls, number: int, index: SegmentIndex) -> Sightings:
-        """Those of a segment that nobody has looked into, and that its index vouches for."""
+        """Those of a segment that nobody has looked into, and that its index vouches for. Places are those of its entries, at or a little before the frames'."""
         found = cls(number)
         found.frames = index.frames
         for log, entry in index.logs.items():

@@ -464,12 +464,10 @@ class Recovery:
         """A segment that is neither there nor recorded as dropped was lost as a whole."""
         mark = self._mark or Mark(0, 0, 0, 0, 0)
         there = [*numbers, *(info.number for info in self.infos)]
-        told = [mark.segment, self._snapshot.active.number if self._snapshot is not None else 0]
-        if self._mark is None and self._directory.mark.exists() and not numbers:
-            told.append(1)  # the mark is made after the first segment
-        if self._mark is None and self.infos and self.infos[-1].sealed:
-            told.append(self.infos[-1].number + 1)  # what is sealed is followed by another, at once
-        for number in self.state.missing_segments(there, up_to=max([*numbers, *told])):
+        last = self.infos[-1] if self.infos else None
+        sealed = last.number if last is not None and last.sealed else 0
+        top = labels.highest(self._directory, numbers, self._mark, self._snapshot, sealed=sealed)
+        for number in self.state.missing_segments(there, up_to=top):
             end = mark.end if mark.segment == number else 0
             self.report.damage.append(Damage(number, 0, end, MISSING))
 
