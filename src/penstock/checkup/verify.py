@@ -243,6 +243,8 @@ class _Look:
             elif one.damage is not None:
                 what, end = one.damage.what, one.damage.end
                 self.damage.append(Finding(what, name, one.number, 0, end, detail=_LABEL_DETAILS[what]))
+                if one.damage.whole_file:
+                    self._recall_summary(one.number)
         return [one.label for one in found if one.label is not None]
 
     def _look_at_segments(self, chain: list[Label]) -> None:
@@ -360,6 +362,14 @@ class _Look:
             else:
                 name = self._directory.segment(number).name
                 self.damage.append(Finding(MISSING, name, number, detail="the whole segment is gone"))
+                self._recall_summary(number)
+
+    def _recall_summary(self, number: int) -> None:
+        """Of a segment that is gone, or of which nothing can be read, its summary may still say what it held."""
+        stored = summaries.read(self._directory, number)
+        if stored is not None and not stored.damage:
+            self._promises[number] = Promise(summaries.index_of(stored))
+            self._told_by_summaries.append(self._promises[number])
 
     def _look_for_missing_messages(self) -> None:
         """Offsets that are not there, that nobody recorded, and between which commits are missing."""

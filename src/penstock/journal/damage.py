@@ -57,8 +57,13 @@ class Damage(msgspec.Struct, frozen=True):
 
     @property
     def reach(self) -> int:
-        """Where it ends. A segment that is gone is gone to its end, wherever that was."""
-        return limits.OFFSET_MAX if self.what == MISSING else self.end
+        """Where it ends. A segment that is gone, or of which nothing can be read, is gone to its end, wherever that was."""
+        return limits.OFFSET_MAX if self.whole_file else self.end
+
+    @property
+    def whole_file(self) -> bool:
+        """Whether nothing of a segment could be read, so that it is not known either how long it was."""
+        return self.what == MISSING or (self.what == ROT and self.position == 0)
 
     def costing(self, spans: list[Offsets]) -> Damage:
         """The same damage, which cost these messages as well."""

@@ -259,8 +259,8 @@ def named(
     told = [wound.costing(share) for wound, share in zip(wounds, shares, strict=True)]
     there = {one.number: one.frames for one in found}
     known = list(known)
-    for number in promises.keys() & there.keys():
-        gone = promises[number].frames - there[number]
+    for number, promise in promises.items():
+        gone = promise.frames - there.get(number, 0)
         gone -= sum(damage.frames for damage in known if damage.segment == number)
         unknown = [at for at, damage in enumerate(told) if damage.segment == number and not damage.frames]
         for at in unknown:  # where one ends and the next begins cannot be told: the last has what is left

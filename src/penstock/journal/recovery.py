@@ -89,11 +89,6 @@ def _commit(frame: Frame) -> tuple[int, int, int, int]:
     return head.sequence, head.time_us, head.epoch, head.body_bytes
 
 
-def _whole_file(damage: Damage) -> bool:
-    """Whether nothing of a segment could be read, so that it is not known either how long it was."""
-    return damage.what == MISSING or (damage.what == ROT and damage.position == 0)
-
-
 #: Lost ranges in one section: far below what a frame holds.
 RANGES_AT_ONCE: Final = 10_000
 
@@ -182,7 +177,10 @@ class Recovery:
         self._find_again_what_is_on_record()
         self._account_for_missing(contents.segments)
         self._account_for_state()
+        self._recall_what_is_gone()
         self._name_losses()
+        for number in sorted(set(contents.summaries) - set(contents.segments)):
+            self._files.unlink(self._directory.file(number, SUMMARY))
         self.found = self.new_damage()
         self.report.segments = len(contents.segments)
         if contents.segments or self._mark is not None or self._snapshot is not None:
@@ -218,8 +216,6 @@ class Recovery:
     def _tidy_up(self, contents: Contents, damaged: list[int]) -> None:
         for name in contents.drafts:
             self._files.unlink(self._directory.path / name)
-        for number in sorted(set(contents.summaries) - set(contents.segments)):
-            self._files.unlink(self._directory.file(number, SUMMARY))
         for sequence in damaged:
             self._directory.move_aside(self._directory.file(sequence, SNAPSHOT))
 
@@ -471,6 +467,13 @@ class Recovery:
             end = mark.end if mark.segment == number else 0
             self.report.damage.append(Damage(number, 0, end, MISSING))
 
+    def _recall_what_is_gone(self) -> None:
+        """Of a segment that is gone, or of which nothing can be read, its summary may still say what it held."""
+        for damage in self.new_damage():
+            summary = summaries.read(self._directory, damage.segment) if damage.whole_file else None
+            if summary is not None and not summary.damage:
+                self._promises[damage.segment] = Promise(summaries.index_of(summary))
+
     def _account_for_state(self) -> None:
         """Without a snapshot, what was only in snapshots is gone: the rows of segments that were dropped because both covered them.
 
@@ -510,7 +513,9 @@ class Recovery:
             for old, new in zip(
                 wounds, named(wounds, gaps, self._promises, found, self.report.damage), strict=True
             ):
-                self._exchange(old, new)
+                # A promise that was made after the damage says nothing of it.
+                fresh = old.whole_file or (old.segment, old.position) in self._bad
+                self._exchange(old, new if fresh else structs.replace(new, frames=old.frames))
         for info in self.infos:
             if info.sealed and any(damage.segment == info.number for damage in self.new_damage()):
                 self._write_summary(info)
@@ -563,7 +568,7 @@ class Recovery:
         if active is None:
             return False
         if damage.segment == active.number:
-            return not _whole_file(damage) and not self._is_endless(damage) and damage.end <= active.end
+            return not damage.whole_file and not self._is_endless(damage) and damage.end <= active.end
         return damage.segment < active.number
 
     def _bytes_gone(self, damage: Damage) -> int:
@@ -571,7 +576,7 @@ class Recovery:
         longest = max([limits.SEGMENT_BYTES, *self._sizes.values()]) + limits.FRAME_BYTES_MAX
         if damage.what == STATE:
             return longest * damage.position
-        return longest if _whole_file(damage) or self._is_endless(damage) else damage.bytes
+        return longest if damage.whole_file or self._is_endless(damage) else damage.bytes
 
     def _is_endless(self, damage: Damage) -> bool:
         return (damage.segment, damage.position) in self._endless

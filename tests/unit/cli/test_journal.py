@@ -381,9 +381,12 @@ def test_error_without_a_path_says_in_which_directory(sound: Specimen, tmp_path:
     path = sound.copy(tmp_path / "journal")
     (path / "mark").unlink()
     (path / "mark").mkdir()
-    for command in ("info", "verify", "dump"):
+    for command in ("info", "dump"):
         result = process("journal", command, path)
         assert (result.returncode, result.stderr) == (2, f"penstock: in {path}: Is a directory\n")
+    result = process("journal", "verify", path, "--json")
+    assert result.returncode == 1
+    assert [finding["file"] for finding in json.loads(result.stdout)["damage"]] == ["mark"]
 
 
 def test_error_with_a_path_names_it(sound: Specimen, tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import threading
 from pathlib import Path
 
@@ -110,8 +111,34 @@ def test_a_segment_that_is_lost_after_its_header_was_is_lost(tmp_path: Path, gon
     else:
         path.write_bytes(bytes(len(data)))
     with Journal(tmp_path, segment_bytes=4096) as journal:
-        assert journal.next_offset(LOG) > len(commits)
+        assert journal.next_offset(LOG) >= len(commits)
+        assert named(journal) == [offset_of(one) for one in commits if one.segment == last]
         assert journal.recovery.end == ROT
+
+
+def test_a_lost_segment_without_a_summary_gives_up_the_offsets_that_it_may_have_held(tmp_path: Path) -> None:
+    commits = filled(tmp_path)
+    last = max(frame.segment for frame in commits)
+    path = segment(tmp_path, last)
+    path.write_bytes(bytes(128) + path.read_bytes()[128:])
+    Journal(tmp_path, segment_bytes=4096).close()
+    for size in (129, 128, 1, 0):
+        os.truncate(path, size)
+        path.with_suffix(".summary").unlink(missing_ok=True)
+        with Journal(tmp_path, segment_bytes=4096) as journal:
+            assert journal.next_offset(LOG) > len(commits)
+
+
+def test_what_was_given_up_for_damage_is_given_up_again_when_the_record_of_it_is_lost(tmp_path: Path) -> None:
+    commits = filled(tmp_path, 12, segment_bytes=1 << 20)
+    zero(tmp_path, commits[6], commits[-1])
+    with Journal(tmp_path) as journal:
+        offset = journal.next_offset(LOG)
+        journal.commit([messages(LOG, [b"x"], ids=0, timestamp=0)])
+    os.truncate(segment(tmp_path, 2), 200)
+    flip(segment(tmp_path, 1), (commits[3].header.end - 40) * 8)
+    with Journal(tmp_path) as journal:
+        assert journal.next_offset(LOG) > offset
 
 
 def test_a_segment_that_is_lost_after_damage_in_it_still_tells_what_that_cost(tmp_path: Path) -> None:
