@@ -386,7 +386,7 @@ def test_error_without_a_path_says_in_which_directory(sound: Specimen, tmp_path:
         assert (result.returncode, result.stderr) == (2, f"penstock: in {path}: Is a directory\n")
     result = process("journal", "verify", path, "--json")
     assert result.returncode == 1
-    assert [finding["file"] for finding in json.loads(result.stdout)["damage"]] == ["mark"]
+    assert "mark" in [finding["file"] for finding in json.loads(result.stdout)["damage"]]
 
 
 def test_error_with_a_path_names_it(sound: Specimen, tmp_path: Path) -> None:
