@@ -45,7 +45,7 @@ from penstock.journal.mark import Mark, MarkFile
 from penstock.journal.rows import Rows
 from penstock.journal.segment import GAPS, START, Bad, Label, Scan, Writer
 from penstock.journal.snapshot import Snapshot
-from penstock.journal.state import DAMAGED, GIVEN_UP, UNKNOWN, State
+from penstock.journal.state import DAMAGED, GIVEN_UP, UNKNOWN, State, Where
 from penstock.journal.view import SegmentInfo
 
 NEW: Final = "new"
@@ -130,14 +130,12 @@ class Recovery:
         self._progress = progress or (lambda _bytes: None)
         self._mark: Mark | None = None
         self._snapshot: Snapshot | None = None
-        self._promises: dict[
-            int, Promise
-        ] = {}  # what segments that were found damaged now are known to have held
-        self._bad: dict[tuple[int, int], Bad] = {}  # what was found rotten now, by segment and position
-        self._seen: dict[int, Sightings] = {}  # what was found in segments that have been changed since
-        self._endless: set[tuple[int, int]] = (
-            set()
-        )  # where damage begins that may have cost more than its bytes
+        # Of segments in which damage was found now: what they are known to have held, what is rotten in them by segment and position, what was
+        # seen in those that have been changed since, and where damage begins that may have cost more than its bytes.
+        self._promises: dict[int, Promise] = {}
+        self._bad: dict[Where, Bad] = {}
+        self._seen: dict[int, Sightings] = {}
+        self._endless: set[Where] = set()
         self.report = Report(cut=[], damage=[])
         self.state = State()
         self.infos: list[SegmentInfo] = []
@@ -347,11 +345,10 @@ class Recovery:
             bad = Bad(walk.label.number, end, void[-1].header.end, None, [])
             self.report.cut.append(of_bad(bad, TORN, self._directory.set_range_aside(*bad[:3])))
 
-    def _frames_behind(self, label: Label, position: int, stop: int | None = None) -> list[Frame]:
-        """The good frames of a segment from a position on, whatever follows it; those before commit `stop`, if it is given."""
+    def _frames_behind(self, label: Label, position: int) -> list[Frame]:
+        """The good frames of a segment from a position on, whatever follows it."""
         with self._files.opened(self._directory.segment(label.number)) as fd:
-            limit = self._files.size(fd)
-            scan = Scan(self._files, fd, label, position=position, limit=limit, stop_sequence=stop)
+            scan = Scan(self._files, fd, label, position=position, limit=self._files.size(fd))
             return [item for item in scan if isinstance(item, Frame)]
 
     def _end_of_journal(self, info: SegmentInfo, walk: Walk, ending: Ending) -> None:
@@ -537,7 +534,10 @@ class Recovery:
         for where, end in state.accounted.items():
             spans = state.lost_to(*where)
             if where in told and spans:
-                self._exchange(told[where], structs.replace(told[where], spans=[]).costing(spans))
+                old = told[where]
+                # What it has grown by is on record by itself, once it is.
+                new = structs.replace(old, end=min(old.end, end or old.end), spans=[])
+                self._exchange(old, new.costing(spans))
             elif spans:
                 what = MISSING if end == limits.OFFSET_MAX else ROT
                 self.report.damage.append(Damage(*where, 0 if what == MISSING else end, what).costing(spans))

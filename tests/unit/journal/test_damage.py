@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -84,6 +85,8 @@ def test_what_damage_grows_by_is_new(tmp_path: Path, at: int, segment_bytes: int
             assert named(journal) == lost
             assert journal.stats().damaged_messages == len(lost)
             assert journal.next_offset(LOG) >= following
+            ranges = sorted((damage.position, damage.end) for damage in journal.damage)
+            assert all(end <= start for (_, end), (start, _) in pairwise(ranges)), "they overlap"
         assert verify(tmp_path).lost == [(LOG, lost[0], lost[-1])]
 
 
