@@ -53,7 +53,7 @@ bench: .venv/.ready-bench  ## measure against the disk and other queues (BENCH=.
 	set -e; for each in $(BENCH); do $(BIN)/python -m benchmarks.$$each $(BENCH_ARGS); done
 
 faults: .venv/.ready-dev  ## the long fault campaign (ROUNDS=100)
-	PENSTOCK_FAULT_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -m campaign -o timeout=0 $(PYTEST_ARGS)
+	PENSTOCK_FAULT_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -m campaign -o timeout=0 -o faulthandler_timeout=0 $(PYTEST_ARGS)
 
 format: .venv/.ready-dev  ## rewrite the code as `check` wants it
 	$(BIN)/ruff format $(CODE)

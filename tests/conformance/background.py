@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from contextlib import contextmanager
 from typing import Final, ParamSpec, TypeVar
 
 P = ParamSpec("P")
@@ -35,6 +37,47 @@ def start(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> Future[T]:
     threading.Thread(target=run, daemon=True).start()
     assert running.wait(PATIENCE_S)
     return done
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Return when it is so; look again as soon as another thread had its turn."""
+    pause = threading.Event()
+    for _ in range(PATIENCE_S * 10_000):
+        if condition():
+            return
+        pause.wait(0.0001)
+    raise AssertionError("it never came to that")
+
+
+@contextmanager
+def interrupted_once(moment: Callable[[], object]) -> Iterator[None]:
+    """Ctrl-C for the main thread, which this is: as soon as it is so, and once.
+
+    A signal that comes after the interpreter has looked for one, and before the thread sleeps, wakes nobody: so it is sent until it was heard.
+    """
+    main = threading.get_ident()
+    heard = threading.Event()
+    left = threading.Event()
+
+    def hear(*_: object) -> None:
+        if not heard.is_set():
+            heard.set()
+            raise KeyboardInterrupt
+
+    def interrupt() -> None:
+        until(lambda: left.is_set() or moment())
+        while not left.is_set() and not heard.is_set():
+            signal.pthread_kill(main, signal.SIGINT)
+            heard.wait(0.001)
+
+    previous = signal.signal(signal.SIGINT, hear)
+    interrupting = start(interrupt)
+    try:
+        yield
+    finally:
+        left.set()
+        interrupting.result(PATIENCE_S)
+        signal.signal(signal.SIGINT, previous)
 
 
 def all_of(calls: list[Future[T]]) -> list[T]:

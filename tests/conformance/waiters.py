@@ -2,19 +2,10 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable
 from typing import Any
 
-from tests.conformance.background import PATIENCE_S
+from tests.conformance.background import until
 from tests.conformance.surface import Log
-
-
-def until(true: Callable[[], bool]) -> None:
-    """Look again and again. It is no measure of speed: who waits for so long has failed."""
-    end = time.monotonic() + PATIENCE_S
-    while not true():
-        assert time.monotonic() < end, "it never happened"
 
 
 def in_line(log: Log, count: int) -> None:

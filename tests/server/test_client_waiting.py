@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import signal
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -14,10 +12,9 @@ import penstock
 from penstock import BrokerClosed
 from penstock.broker.embedded import Embedded
 from penstock.broker.opening import in_memory
-from tests.conformance.background import PATIENCE_S, all_of, start
+from tests.conformance.background import PATIENCE_S, all_of, interrupted_once, start, until
 from tests.conformance.observations import payloads
 from tests.server.running import Running
-from tests.unit.broker.patience import until
 
 ROUNDS = 60
 
@@ -100,17 +97,8 @@ def test_a_receive_that_is_cancelled_as_its_message_comes_keeps_it(
 def test_an_interrupted_thread_leaves_its_message_leased(url: str, inside: Embedded) -> None:
     with penstock.connect(url) as broker:
         queue = broker.queue("orders")
-        main = threading.main_thread().ident
-        assert main is not None
-
-        def interrupt() -> None:
-            in_line(inside, 1)
-            signal.pthread_kill(main, signal.SIGINT)
-
-        interrupting = start(interrupt)
-        with pytest.raises(KeyboardInterrupt):
+        with pytest.raises(KeyboardInterrupt), interrupted_once(lambda: stats(inside).waiting):
             queue.receive(timeout=None)
-        interrupting.result(PATIENCE_S)
         in_line(inside, 0)
         queue.publish(b"a")
         found = queue.receive()

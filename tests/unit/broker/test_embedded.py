@@ -37,7 +37,7 @@ from penstock.errors import (
 from penstock.limits import FRAME_SECTIONS_MAX
 from penstock.message import Message
 from tests.conformance.unheard import UnheardClock
-from tests.unit.broker.patience import PATIENCE_S, interrupt_waiter, start, until
+from tests.unit.broker.patience import PATIENCE_S, interrupted_at_the_gate, start, until
 from tests.unit.journal.watched import Watched, failing, nothing
 
 
@@ -149,8 +149,7 @@ def test_one_who_came_first_takes_more_than_it_asked_for(place: Place) -> None:
 
 
 def test_one_who_was_interrupted_takes_a_message(place: Place) -> None:
-    start(interrupt_waiter, threading.get_ident())
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), interrupted_at_the_gate():
         place.queue.receive(None)
     assert place.queue.stats().waiting == 0
     assert (place.port.monitor.lines.count, place.port.monitor.lines.next_us) == (0, None)

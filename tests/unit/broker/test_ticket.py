@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from typing import Any
 
 import pytest
 
 from penstock.broker.ticket import DONE, Answer, Leasing, Recorded, Waiting
 from penstock.errors import JournalFailed
-from tests.unit.broker.patience import PATIENCE_S, interrupt_waiter, start
+from tests.unit.broker.patience import PATIENCE_S, interrupted_at_the_gate, start
 
 
 class Failed:
@@ -147,8 +146,7 @@ def test_a_refusal_is_not_raised_or_not_given_up(given: Given) -> None:
 
 def test_one_who_is_interrupted_stays_in_line(given: Given) -> None:
     waiting = a_receive(given)
-    start(interrupt_waiter, threading.get_ident())
-    with pytest.raises(KeyboardInterrupt):
+    with pytest.raises(KeyboardInterrupt), interrupted_at_the_gate():
         waiting.wait()
     assert given.up == [waiting]
 

@@ -36,6 +36,7 @@ from penstock.journal.reading import JournalReader
 from penstock.journal.rows import Rows, messages
 from penstock.journal.segment import Scan, decode_label
 from penstock.journal.tail import Durability
+from tests.conformance.background import interrupted_once
 from tests.unit.journal.specimen import batch, content
 from tests.unit.journal.watched import Before, Order, Watched, failing, nothing
 
@@ -655,23 +656,11 @@ def test_a_thread_that_is_interrupted_while_it_waits_passes_the_lead_on(tmp_path
         leader.start()
         held.inside.wait()
         mine = journal.append([one(1, b"interrupted")])
-
-        def raise_interrupted(*_: object) -> None:
-            raise KeyboardInterrupt
-
-        def interrupt_once_it_waits() -> None:
-            while mine._gate is None:
-                pass
-            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR1)
-
-        previous = signal.signal(signal.SIGUSR1, raise_interrupted)
-        threading.Thread(target=interrupt_once_it_waits).start()
         try:
-            with pytest.raises(KeyboardInterrupt):
+            with pytest.raises(KeyboardInterrupt), interrupted_once(lambda: mine._gate is not None):
                 mine.wait()
         finally:
-            signal.signal(signal.SIGUSR1, previous)
-        held.go_on.set()
+            held.go_on.set()
         leader.join()
         journal.commit([one(1, b"after")])
         assert payloads(journal) == [b"leader", b"interrupted", b"after"]
