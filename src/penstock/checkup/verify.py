@@ -215,10 +215,10 @@ class _Look:
         return None
 
     def _damaged_file(self, what: str, path: Path, detail: str) -> None:
-        """A small file that can be made again. If it is gone by now, somebody else has dealt with it."""
+        """A small file that can be made again. If it is gone by now, somebody else has dealt with it; a directory in its place is told of with what is foreign."""
         try:
             size = len(read_whole(self._directory.files, path))
-        except FileNotFoundError:
+        except (FileNotFoundError, IsADirectoryError):
             return
         self.damage.append(Finding(what, path.name, end=size, detail=detail))
 

@@ -15,7 +15,7 @@ from rich.markup import escape
 from penstock.checkup import Checkup, Repair
 from penstock.checkup import repair as mend
 from penstock.checkup import verify as check
-from penstock.checkup.examination import Finding
+from penstock.checkup.examination import FOREIGN, Finding
 from penstock.cli import output
 from penstock.cli.dump import Wanted, print_rows
 from penstock.cli.inventory import Inventory, take
@@ -193,7 +193,13 @@ def _print_checkup(found: Checkup, path: Path) -> None:
         console.print(f"[green]Sound[/green]: {looked}.")
     else:
         console.print(f"[red]Damaged[/red]: {len(found.damage)} findings in {looked}.")
-        console.print(f"What to do: penstock journal repair {escape(output.argument(path))}", soft_wrap=True)
+        by_hand = [finding.file for finding in found.damage if finding.what == FOREIGN]
+        if by_hand:
+            console.print(f"What to do first: move away what is foreign ({escape(', '.join(by_hand))}), or use the version that wrote it", soft_wrap=True)  # fmt: skip
+        if len(by_hand) < len(found.damage):
+            console.print(
+                f"What to do: penstock journal repair {escape(output.argument(path))}", soft_wrap=True
+            )
 
 
 def _findings(title: str, findings: list[Finding]) -> Any:

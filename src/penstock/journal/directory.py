@@ -38,6 +38,7 @@ MOMENTARY: Final = ", for the moment"
 _MOMENT_TRIES: Final = round(limits.LOCK_MOMENT_S / limits.LOCK_PAUSE_S)
 
 _OURS: Final = re.compile(r"(\d{20})\.(segment|summary|snapshot|free)")
+_NAMED: Final = ("mark", "lock", "quarantine")
 _LOOKS_LIKE_OURS: Final = re.compile(r"\d{20}\..*|.*\.(segment|summary|snapshot|free)")
 
 
@@ -105,7 +106,7 @@ class Directory:
         drafts: list[str] = []
         foreign: list[str] = []
         for name, is_file in self.files.entries(self.path):
-            if not is_file and (_LOOKS_LIKE_OURS.fullmatch(name) or name in ("mark", "lock")):
+            if is_file == (name == "quarantine") and (_LOOKS_LIKE_OURS.fullmatch(name) or name in _NAMED):
                 foreign.append(name)
             elif match := _OURS.fullmatch(name):
                 found[match[2]].append(int(match[1]))

@@ -7,8 +7,8 @@ Layout, 48 bytes at the start of the file `mark`, overwritten in place (within o
     | magic PNSM| version  | sequence u64 | segment u64  | end u64      | time i64  | epoch u32| crc   |
     +-----------+----------+--------------+--------------+--------------+-----------+----------+-------+
 
-Every frame up to `sequence` is synced; the last of them ends at byte `end` of `segment`. The mark itself is synced only at
-a clean close: after a power cut it may be older than the truth, never newer. So a bad frame at or below it is rot (it was
+Every frame up to `sequence` is synced; the last of them ends at byte `end` of `segment`. The mark itself is synced only when
+a journal is opened and closed: after a power cut it may be older than the truth, never newer. So a bad frame at or below it is rot (it was
 synced once), and one above it, with nothing good behind it, is what a crash leaves.
 A damaged or missing mark costs time: the last segment is then copied as if nothing in it were known to be synced.
 """
@@ -62,7 +62,7 @@ def read(files: Files, path: Path) -> Mark | None:
     """The mark in a file, or None if there is none that can be trusted."""
     try:
         return decode(read_whole(files, path)[: LAYOUT.size])
-    except FileNotFoundError:
+    except (FileNotFoundError, IsADirectoryError):
         return None
 
 

@@ -378,7 +378,14 @@ class Writer:
         """Write a frame behind the last one, and change nothing else: made again, it writes the same bytes to the same place."""
         end = self.end
         data = frames.encode(content, self.label.generation, sequence, end, time_us, epoch, flags)
-        self._files.write(self.fd, data, end)
+        self._put(data, frames.OVERHEAD + content.bytes)
+
+    def _put(self, data: list[bytes], size: int) -> None:
+        stop = self.end + size
+        if stop > self.allocated:
+            # Nobody took room for it, as when a journal is opened on a full disk. From here on it counts as taken, so that it is not given back with what was asked for in vain.
+            self.allocated = stop
+        self._files.write(self.fd, data, self.end)
 
     def advance(self, content: Body, sequence: int, time_us: int, epoch: int) -> None:
         """Go behind a frame that was written."""
@@ -388,8 +395,7 @@ class Writer:
     def append_moved(self, frame: Frame) -> None:
         """Write a frame of another segment behind the last one."""
         head = frame.header
-        data = frames.moved(frame, generation=self.label.generation, position=self.end)
-        self._files.write(self.fd, data, self.end)
+        self._put(frames.moved(frame, generation=self.label.generation, position=self.end), head.bytes)
         self.index.add_frame(self.end, head.sequence, head.time_us, head.epoch, frame.spans())
         self.end += head.bytes
 

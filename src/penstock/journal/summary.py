@@ -108,5 +108,5 @@ def read(directory: Directory, number: int) -> Summary | None:
     try:
         body = envelope.unwrap(WHAT, VERSION, read_whole(directory.files, directory.file(number, SUMMARY)))
         return None if body is None else _DECODER.decode(body)
-    except (FileNotFoundError, msgspec.DecodeError):
+    except (FileNotFoundError, IsADirectoryError, msgspec.DecodeError):
         return None

@@ -141,10 +141,20 @@ def test_directory_that_is_no_journal_is_one_line_and_exits_2(command: str, tmp_
         assert "is not a journal" in result.stderr
 
 
-def test_foreign_file_is_one_line_and_exits_2_when_reading(damaged: Path) -> None:
+def test_foreign_file_is_one_line_and_exits_2_when_reading(
+    damaged: Path, sound: Specimen, tmp_path: Path
+) -> None:
     (damaged / "7.segment").touch()
     result = run("journal", "info", damaged)
     assert (result.exit_code, result.stderr.count("\n")) == (2, 1)
+    said = run("journal", "verify", damaged).stdout
+    assert "move away what is foreign (7.segment)" in said
+    assert "penstock journal repair" in said
+    whole = sound.copy(tmp_path / "whole")
+    (whole / "7.segment").touch()
+    said = run("journal", "verify", whole).stdout
+    assert "move away what is foreign (7.segment)" in said
+    assert "penstock journal repair" not in said, "it would refuse"
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,8 @@ from penstock.journal.damage import STATE
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import MESSAGES, SETTLEMENTS, Kind
 from penstock.journal.rows import Rows, messages
+from penstock.journal.tail import Durability
+from penstock.limits import COMMIT_INTERVAL_MS_MAX
 from tests.unit.journal.specimen import batch, flip
 from tests.unit.journal.watched import Order, Watched, failing, nothing
 
@@ -383,6 +385,44 @@ def test_used_files_that_somebody_removed_do_not_stop_the_journal(journal: Journ
     assert journal.stats().free_segments == 0
     assert any(info.label.recycled for info in journal.segments()), "the other one is used"
     assert offsets(journal, 2)[-6:] == list(range(60, 66))
+
+
+def test_a_used_file_stays_one_if_it_could_not_be_used(tmp_path: Path) -> None:
+    files = Watched()
+    with Journal(tmp_path, segment_bytes=4096, files=files) as journal:
+        fill(journal)
+        cover(journal)
+        clean(journal, everything)
+        files.before = failing("fdatasync", errno.ENOSPC, times=1)
+        journal.rotate()  # on a full disk it goes on in the segment that it has
+        files.before = nothing
+        assert journal.stats().free_segments == 2
+        fill(journal, 30)
+        assert journal.stats().free_segments == 0
+
+
+@pytest.mark.parametrize("durability", ["os", "interval"])
+def test_what_is_dropped_is_on_record_on_the_disk_before(tmp_path: Path, durability: Durability) -> None:
+    files = Watched()
+    with Journal(
+        tmp_path, files=files, durability=durability, commit_interval_ms=COMMIT_INTERVAL_MS_MAX
+    ) as journal:
+        journal.commit([batch(1, 0, 3)])
+        journal.rotate()
+        cover(journal)
+        order = Order()
+        synced: list[bool] = []
+
+        def before(name: str, arguments: tuple[object, ...]) -> None:
+            order(name, arguments)
+            if name == "unlink" and str(arguments[0]).endswith(".segment"):
+                written = max(order.last("pwrite", "2.segment"), order.last("pwritev", "2.segment"))
+                synced.append(order.last("fdatasync", "2.segment") > written >= 0)
+
+        files.before = before
+        assert clean(journal, everything).segments_dropped == 1
+        files.before = nothing
+        assert synced == [True]
 
 
 @pytest.mark.parametrize("recycled", [True, False])

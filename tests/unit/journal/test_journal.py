@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from penstock import limits
+from penstock.broker.ledger import message_row
 from penstock.checkup.verify import verify
 from penstock.clock import ManualClock
 from penstock.errors import (
@@ -595,6 +596,37 @@ def test_a_sparse_copy_on_a_full_disk_counts_on_nothing_that_is_not_there(tmp_pa
         journal.commit([one(1, b"x")])
 
 
+@pytest.mark.parametrize("killed", [True, False])
+def test_what_opening_writes_on_a_full_disk_is_cut_off_with_what_was_refused(
+    tmp_path: Path, killed: bool
+) -> None:
+    with Journal(tmp_path / "a", durability="os") as journal:
+        journal.commit([one(1, b"x")])
+        if killed:
+            shutil.copytree(tmp_path / "a", tmp_path / "b")
+    if not killed:
+        shutil.copytree(tmp_path / "a", tmp_path / "b")
+    files = Watched()
+
+    def has_a_page_left(name: str, arguments: tuple[object, ...]) -> None:
+        if name == "posix_fallocate" and arguments[-1] > 4096:  # type: ignore[operator]
+            raise OSError(errno.ENOSPC, "full")
+
+    files.before = has_a_page_left
+    with Journal(tmp_path / "b", files=files) as journal:
+        for _ in range(2):
+            with pytest.raises(DiskFull):
+                journal.commit([one(1, b"y")])
+        assert verify(tmp_path / "b").damage == []
+        assert journal._tail.held.active.room() >= 0
+        files.before = nothing
+        journal.commit([one(1, b"y")])
+    assert verify(tmp_path / "b").damage == []
+    with Journal(tmp_path / "b") as journal:
+        assert (journal.recovery.end, journal.damage, journal.next_offset(1)) == ("clean", [], 2)
+        assert payloads(journal) == [b"x", b"y"]
+
+
 def test_a_full_disk_keeps_the_segment_instead_of_rotating(tmp_path: Path) -> None:
     files = Watched()
     with Journal(tmp_path, segment_bytes=4096, files=files) as journal:
@@ -884,10 +916,56 @@ def test_a_segment_gets_a_successor_only_once_its_seal_is_on_the_disk(tmp_path: 
                 sealed.append(
                     scan.sealed and order.last("fdatasync", first.name) > order.last("pwrite", first.name)
                 )
+                assert order.last("fdatasync", ".tmp") > order.last("pwrite", ".tmp") >= 0
 
         files.before = before
         journal.rotate()
         assert sealed == [True]
+        files.before = nothing
+        assert order.made[order.last("rename", ".segment.tmp") + 1] == ("fsync", tmp_path.name)
+
+
+def test_a_journal_that_fails_while_it_rotates_is_synced_once_more(tmp_path: Path) -> None:
+    files = Watched()
+    journal = Journal(tmp_path, files=files)
+    journal.commit([one(1, b"a")])
+    synced: list[str] = []
+
+    def before(name: str, arguments: tuple[object, ...]) -> None:
+        if name == "posix_fallocate":  # of the next segment: meanwhile a sync of this one has failed
+            journal._tail._fail(OSError(errno.EIO, "the disk"))
+        elif name == "fdatasync":
+            synced.append(os.path.basename(os.readlink(f"/proc/self/fd/{arguments[0]}")))
+
+    files.before = before
+    with pytest.raises(JournalFailed):
+        journal.rotate()
+    journal.close()
+    assert journal.directory.segment(1).name not in synced
+    files.before = nothing
+
+
+def test_more_rows_than_a_frame_holds_are_one_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    files = Watched()
+    with Journal(tmp_path, files=files) as journal:
+        held = files.before = Held()
+        leader = threading.Thread(target=lambda: journal.commit([one(1, b"leader")]))
+        leader.start()
+        held.inside.wait()
+        monkeypatch.setattr(limits, "FRAME_ROWS_MAX", 10)
+        tickets = [journal.append([batch(1, 0, 6)]) for _ in range(3)]
+        held.go_on.set()
+        leader.join()
+        first = tickets[0].wait()
+        assert [ticket.wait() - first for ticket in tickets] == [0, 1, 2]
+
+
+def test_an_offset_that_was_given_is_given_again_to_a_single_row(tmp_path: Path) -> None:
+    with Journal(tmp_path) as journal:
+        journal.append_one(message_row(1, 0, 1, 0, b"a"), sync=True, then=None).wait()
+        with pytest.raises(InvalidArgument, match="taken"):
+            journal.append_one(message_row(1, 0, 2, 0, b"b"), sync=True, then=None)
+        assert payloads(journal) == [b"a"]
 
 
 def test_what_was_queued_while_rotating_has_its_room_in_the_next_segment(tmp_path: Path) -> None:

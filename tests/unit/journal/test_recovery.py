@@ -18,6 +18,7 @@ from penstock.journal.directory import Directory
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
+from penstock.journal.reading import JournalReader
 from penstock.journal.recovery import CLEAN, Recovery
 from penstock.journal.rows import messages
 from penstock.journal.segment import Scan, decode_label, encode_label
@@ -473,18 +474,33 @@ def test_an_unknown_file_with_a_name_like_ours_stops_the_start(one: Specimen, tm
         assert contents_of(path) == before
 
 
-@pytest.mark.parametrize("name", ["00000000000000000007.segment", "mark", "00000000000000000002.snapshot"])
+@pytest.mark.parametrize(
+    "name",
+    ["00000000000000000007.segment", "mark", "00000000000000000002.snapshot", "00000000000000000001.summary"],
+)
 @pytest.mark.parametrize("make_it", [Path.mkdir, os.mkfifo])
 def test_a_directory_or_a_pipe_in_the_place_of_a_file_stops_the_start(
-    one: Specimen, tmp_path: Path, name: str, make_it: Callable[[Path], None]
+    many: Specimen, tmp_path: Path, name: str, make_it: Callable[[Path], None]
 ) -> None:
-    path = one.copy(tmp_path / "copy")
+    path = many.copy(tmp_path / "copy")
     (path / name).unlink(missing_ok=True)
     make_it(path / name)
+    stops_the_start(path, name)
+
+
+def test_a_file_in_the_place_of_the_quarantine_stops_the_start(many: Specimen, tmp_path: Path) -> None:
+    path = many.copy(tmp_path / "copy")
+    (path / "quarantine").touch()
+    stops_the_start(path, "quarantine")
+
+
+def stops_the_start(path: Path, name: str) -> None:
     before = contents_of(path)
     with pytest.raises(CorruptJournal, match=name):
         Journal(path)
     assert contents_of(path) == before
+    with pytest.raises(CorruptJournal, match=name):
+        list(JournalReader(path).read(1))
     assert [finding.file for finding in verify(path).damage if finding.what == "foreign"] == [name]
 
 
@@ -749,3 +765,5 @@ def test_a_rescue_is_on_the_disk_before_it_voids_what_it_was_copied_from(
     with Journal(path, files=files) as journal:
         assert journal.recovery.rescued_frames == 2
     assert synced == [True]
+    marked = [name for name, file in order.made if file == "mark"]
+    assert marked[:2] == ["pwrite", "fdatasync"], "else it would be rescued once more"
