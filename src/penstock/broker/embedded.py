@@ -39,7 +39,7 @@ from penstock.broker.port import (
 )
 from penstock.broker.reading import Reading
 from penstock.broker.scheduling import Recurring
-from penstock.broker.shelf import MemoryShelf
+from penstock.broker.shelf import JournalShelf, MemoryShelf
 from penstock.broker.survey import Bounds, Survey, take_survey
 from penstock.broker.ticket import Answer, Recorded, Ticket
 from penstock.broker.trace import Step
@@ -77,7 +77,9 @@ class Embedded:
         self._transactions = Transactions(monitor)
         self.express = Express(monitor) if isinstance(monitor.shelf, MemoryShelf) else None
         self._short = (
-            JournalExpress(monitor, monitor.journal, self._handing) if monitor.journal is not None else None
+            JournalExpress(monitor, monitor.journal, monitor.shelf, self._handing)
+            if monitor.journal is not None and isinstance(monitor.shelf, JournalShelf)
+            else None
         )
 
     def close(self, timeout_s: float | None = None) -> None:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from penstock.broker.ledger import ROW_BYTES_MAX, ack_row, lease_row, message_row
 from penstock.broker.port import Granted
-from penstock.broker.shelf import Run
+from penstock.broker.shelf import JournalShelf, Run
 from penstock.broker.ticket import Leasing, Record, Recorded, Ticket
 from penstock.clock import SECOND_US, nanoseconds_of
 from penstock.engine.cursors import heard
@@ -238,11 +238,11 @@ class Arrival:
 class JournalExpress:
     """The short way of a broker on a journal. Its answers are tickets; None sends the caller the ordinary way."""
 
-    def __init__(self, monitor: Monitor, journal: Journal, handing: Handing) -> None:
+    def __init__(self, monitor: Monitor, journal: Journal, shelf: JournalShelf, handing: Handing) -> None:
         self._monitor = monitor
         self._journal = journal
         self._handing = handing
-        self._shelf = monitor.shelf
+        self._shelf = shelf
         self._ids = monitor.ids
         self._engine = monitor.engine
 
@@ -279,7 +279,7 @@ class JournalExpress:
             if first >= log.milestones.next:
                 log.milestones.note(first, now_us, now_us, given, 0, STRIDE)
             batch = Batch([payload], [given], now_us, PRIORITY_DEFAULT, first=first, size=size)
-            self._shelf.put(log.number, batch)
+            self._shelf.put_plain(log.number, first, payload, given, now_us)
             arrival = Arrival(monitor, plain, log, batch)
             monitor.on_the_way.append(arrival)
             if monitor.tracer is not None:

@@ -12,6 +12,7 @@ section is read once however its messages are asked for.
 
 from __future__ import annotations
 
+from array import array
 from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,8 +35,9 @@ READ_AHEAD_LOGS: Final = 16
 #: Places at the front that are needed no more are given back so many at a time.
 GONE_MAX: Final = 1000
 
-#: About what a batch takes beside its payloads.
+#: About what a batch takes beside its payloads, and a plain message that came by the short way.
 BATCH_OVERHEAD_BYTES: Final = 500
+PLAIN_OVERHEAD_BYTES: Final = 150
 
 
 class Shelf(Protocol):
@@ -164,37 +166,82 @@ class MemoryLog:
 
 
 class Row:
-    """Batches of one log by their offsets, which only grow at the end and go at the front."""
+    """Batches of one log by their offsets, which only grow at the end and go at the front.
 
-    __slots__ = ("_batches", "_gone", "_starts")
+    Of a plain message that came by the short way only the payload is kept, and its id and time in arrays: nothing that Python's garbage collector
+    would look at, which stops a server for milliseconds where there are many.
+    """
+
+    __slots__ = ("_batches", "_gone", "_ids", "_starts", "_times")
 
     def __init__(self, batches: list[Batch] | None = None) -> None:
-        self._batches: list[Batch | None] = list(batches or ())
-        self._starts = [batch.first for batch in batches or ()]
+        self._batches: list[Batch | bytes | None] = []
+        self._starts: list[int] = []
+        self._ids = array("q")
+        self._times = array("q")
         self._gone = 0  # so many at the front were dropped
+        for batch in batches or ():
+            self.append(batch)
 
     def append(self, batch: Batch) -> None:
-        self._starts.append(batch.first)
-        self._batches.append(batch)
+        self._append(batch.first, batch, 0, 0)
 
-    def drop_first(self) -> None:
+    def append_plain(self, offset: int, payload: bytes, id: int, time_us: int) -> None:
+        self._append(offset, payload, id, time_us)
+
+    def _append(self, first: int, what: Batch | bytes, id: int, time_us: int) -> None:
+        self._starts.append(first)
+        self._batches.append(what)
+        self._ids.append(id)
+        self._times.append(time_us)
+
+    def drop_first(self) -> int:
+        """Let go of the first one; how many bytes it took."""
+        size = size_of(self._batches[self._gone])
         self._batches[self._gone] = None
         self._gone += 1
         if self._gone > GONE_MAX and 2 * self._gone > len(self._starts):
-            del self._starts[: self._gone], self._batches[: self._gone]
+            for column in (self._starts, self._batches, self._ids, self._times):
+                del column[: self._gone]
             self._gone = 0
+        return size
+
+    @property
+    def size(self) -> int:
+        """About how many bytes all that is here takes."""
+        return sum(map(size_of, self._batches))
 
     @property
     def stop(self) -> int:
         """The offset behind the last one; below every other one if there is none."""
-        last = self._batches[-1] if self._batches else None
+        last = self._at(-1) if self._batches else None
         return -READ_AHEAD_SECTIONS if last is None else last.first + len(last.ids)
 
     def find(self, offset: int) -> Batch | None:
         """The batch that holds an offset, if it is here."""
         place = bisect_right(self._starts, offset) - 1
-        batch = self._batches[place] if place >= self._gone else None
+        batch = self._at(place) if place >= self._gone else None
         return batch if batch is not None and offset < batch.first + len(batch.ids) else None
+
+    def _at(self, place: int) -> Batch | None:
+        found = self._batches[place]
+        if type(found) is not bytes:
+            return found  # type: ignore[return-value]
+        return Batch(
+            [found],
+            [self._ids[place]],
+            self._times[place],
+            PRIORITY_DEFAULT,
+            first=self._starts[place],
+            size=len(found),
+        )
+
+
+def size_of(kept: Batch | bytes | None) -> int:
+    """What is taken by what a row keeps, about."""
+    if kept is None:
+        return 0
+    return PLAIN_OVERHEAD_BYTES + len(kept) if isinstance(kept, bytes) else BATCH_OVERHEAD_BYTES + kept.size
 
 
 class JournalShelf:
@@ -204,23 +251,31 @@ class JournalShelf:
 
     def __init__(self) -> None:
         self._published: dict[int, Row] = {}
-        self._order: deque[tuple[int, int]] = deque()
+        self._order: deque[int] = deque()  # of which log the batches are, in the order in which they came
         self._bytes = 0
         self._read_ahead: OrderedDict[int, Row] = OrderedDict()
 
     def put(self, log: int, batch: Batch) -> None:
+        self._of(log).append(batch)
+        self._count(log, BATCH_OVERHEAD_BYTES + batch.size)
+
+    def put_plain(self, log: int, offset: int, payload: bytes, id: int, time_us: int) -> None:
+        """One plain message was published."""
+        self._of(log).append_plain(offset, payload, id, time_us)
+        self._count(log, PLAIN_OVERHEAD_BYTES + len(payload))
+
+    def _of(self, log: int) -> Row:
         row = self._published.get(log)
         if row is None:
             row = self._published[log] = Row()
-        row.append(batch)
-        size = batch.size + BATCH_OVERHEAD_BYTES
-        self._order.append((log, size))
+        return row
+
+    def _count(self, log: int, size: int) -> None:
+        """So many bytes more are here: let go of the oldest ones, if they are too many."""
+        self._order.append(log)
         self._bytes += size
         while self._bytes > CACHE_BYTES and len(self._order) > 1:
-            oldest, size = self._order.popleft()
-            self._bytes -= size
-            if oldest in self._published:
-                self._published[oldest].drop_first()
+            self._bytes -= self._published[self._order.popleft()].drop_first()
 
     def get(self, log: int, offset: int) -> Batch | None:
         for row in (self._published.get(log), self._read_ahead.get(log)):
@@ -260,10 +315,11 @@ class JournalShelf:
         del log, offsets  # it forgets by itself
 
     def drop_log(self, log: int) -> None:
-        self._published.pop(log, None)
+        gone = self._published.pop(log, None)
         self._read_ahead.pop(log, None)
-        self._order = deque(entry for entry in self._order if entry[0] != log)
-        self._bytes = sum(size for _, size in self._order)
+        if gone is not None:
+            self._order = deque(other for other in self._order if other != log)
+            self._bytes -= gone.size
 
 
 class Run(NamedTuple):

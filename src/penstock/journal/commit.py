@@ -292,6 +292,11 @@ class GroupCommit:
         """What was taken in hand is written, and the host's from here on."""
         self.in_hand = []
 
+    def all_want_sync(self) -> bool:
+        """Whether nobody who waits asks only for writing."""
+        with self._lock:
+            return all(ticket.sync for ticket in self._pending)
+
     def has_barrier(self) -> bool:
         """Whether somebody waits for everything to be at rest."""
         with self._lock:

@@ -7,8 +7,9 @@ four or five times, and each time win it from the loop, which then wins it back:
 of such a process is the *host*: it writes a frame itself, which takes some microseconds since the kernel only copies it, and has the kernel sync it (see `kernel`). This departs from the rule that asyncio never writes on
 its loop, which holds for every other loop: a program's own loop belongs to the program.
 
-While a sync is under way the host leads. What is queued meanwhile is written at once, behind what is being synced; what asks only for writing is complete then, the rest with the next
-sync, which begins when this one ends. So two syncs never overlap, and a sync counts for what was written before it began.
+While a sync is under way the host leads. What is queued meanwhile is written when it ends, as one frame, and the next sync begins: the fewer frames, the less of the loop's time they take. What
+asks only for writing does not wait for that: it is written at once, with all that was queued before it, behind what is being synced, and is complete then. So two syncs never overlap, and a sync counts
+for what was written before it began.
 
 What takes its time is the worker's: a commit of many bytes, a barrier (others wait for everything to be at rest), the change to the next segment. The host hands the lead
 over for it as soon as nothing is under way.
@@ -149,7 +150,12 @@ class Host:
     def _go_on(self) -> BaseException | None:
         group = self._group
         interrupted: BaseException | None = None
-        while group.failure is None and not self._is_the_workers() and (batch := group.take()):
+        while (
+            group.failure is None
+            and not (self._is_syncing and group.all_want_sync())
+            and not self._is_the_workers()
+            and (batch := group.take())
+        ):
             interrupted = group.write(batch) or interrupted
             self._written += [ticket for ticket in batch if ticket.sync]
             if done := [ticket for ticket in batch if not ticket.sync]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import tracemalloc
 from collections.abc import Iterator
 from pathlib import Path
@@ -276,6 +277,42 @@ def another_shelf(store: Store) -> JournalShelf:
     fresh = JournalShelf()
     fresh.journal = store.journal
     return fresh
+
+
+def test_a_plain_message_comes_back_as_another_or_is_looked_at_by_the_collector(store: Store) -> None:
+    for first in range(0, 30, 3):
+        plain = batch_at(first, 1, 20)
+        store.shelf.put_plain(1, first, plain.payloads[0], plain.ids[0], NOW + first)
+        store.shelf.put(1, batch_at(first + 1, 2))
+    for first in range(0, 30, 3):
+        plain = batch_at(first, 1, 20)
+        expected = Batch(plain.payloads, list(plain.ids), NOW + first, 100, first=first, size=20)
+        assert store.shelf.get(1, first) == expected
+        assert [payload(store.shelf.get(1, first + row), first + row) for row in (1, 2)] == [
+            first + 1,
+            first + 2,
+        ]
+    row = store.shelf._published[1]
+    assert [type(kept) for kept in row._batches] == [bytes, Batch] * 10
+    assert not any(map(gc.is_tracked, [*row._batches, *store.shelf._order]))
+
+
+def test_plain_messages_count_otherwise_when_they_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shelves, "CACHE_BYTES", 3000)
+    for first in range(0, 60, 2):
+        for log in (1, 2):
+            store.shelf.put_plain(log, first, b"%d " % first, first + 1, NOW)
+            store.shelf.put(log, batch_at(first + 1))
+            kept = store.shelf._published.values()
+            assert store.shelf._bytes == sum(row.size for row in kept) <= 3000
+            assert len(store.shelf._order) == sum(
+                1 for row in kept for one in row._batches if one is not None
+            )
+    assert [payload(store.shelf.get(log, 58), 58) for log in (1, 2)] == [58, 58]
+    store.shelf.drop_log(1)
+    assert store.shelf._bytes == store.shelf._published[2].size > 0
+    store.shelf.drop_log(2)
+    assert store.shelf._bytes == 0
 
 
 def test_a_deleted_log_stays_on_the_shelf(store: Store) -> None:
