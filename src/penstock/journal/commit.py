@@ -136,7 +136,7 @@ class GroupCommit:
         self.in_hand: list[Ticket] = []
         self.leader: int | Ticket = NOBODY
         self._called: Loop | None = (
-            None  # the loop that will lead, or have the worker lead, at the end of its turn
+            None  # the loop that will lead, or have the worker lead, at the end of its next turn
         )
         self.host: Host | None = None
         self._worker: threading.Thread | None = None
@@ -190,8 +190,8 @@ class GroupCommit:
     def promise(self, ticket: Ticket, loop: Loop) -> asyncio.Future[int]:
         """A future of `loop` for a ticket.
 
-        The worker leads from the end of the loop's turn on. Then everybody who publishes in that turn is in the same commit, and the
-        worker does not fight with the loop for the interpreter while they queue.
+        The worker leads from the end of the loop's next turn on. Then everybody who publishes in this turn is in the same commit, with those whose requests
+        came while it lasted, and the worker does not fight with the loop for the interpreter while they queue.
         """
         future: asyncio.Future[int] = loop.create_future()
         with self._lock:
@@ -199,7 +199,7 @@ class GroupCommit:
                 ticket._futures, ticket._loop = [], loop
                 if self._called is not loop and (self.leader == NOBODY or self.leader == HOST):
                     self._called = loop
-                    loop.call_soon(self._end_of_turn, loop)
+                    loop.call_soon(loop.call_soon, self._end_of_turn, loop)
             ticket._futures.append(future)
             if ticket.done:
                 loop.call_soon(_resolve, [ticket])

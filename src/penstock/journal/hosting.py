@@ -1,4 +1,4 @@
-"""A loop that leads: what comes from it is written at the end of its turn, and synced by the kernel while it goes on.
+"""A loop that leads: what comes from it is written at the end of its next turn, and synced by the kernel while it goes on.
 
 Theory of operation
 -------------------

@@ -151,6 +151,28 @@ def test_a_commit_is_written_by_the_loop_synced_by_the_kernel_and_then_told() ->
     assert play(scene) == ["write", "begin", "end", "one", "two"]
 
 
+def test_what_came_while_a_turn_lasted_is_in_its_commit() -> None:
+    async def scene(on: Scene) -> None:
+        reading, writing = os.pipe()
+        late: list[asyncio.Future[int]] = []
+
+        def heard() -> None:
+            on.loop.remove_reader(reading)
+            on.loop.call_soon(lambda: late.append(on.publish("late")))  # by a task, as a server does
+
+        on.loop.add_reader(reading, heard)
+        early = on.publish("early")
+        os.write(writing, b"x")  # a request, which the loop sees after this turn
+        await until(lambda: bool(late) and "begin" in on.disk.events)
+        on.disk.ring()
+        assert await early == 1
+        assert late[0].done()
+        os.close(reading)
+        os.close(writing)
+
+    assert play(scene) == ["write", "begin", "end", "early", "late"]
+
+
 def test_what_comes_during_a_sync_is_one_frame_and_counts_with_the_next() -> None:
     async def scene(on: Scene) -> None:
         one = on.publish("one")
