@@ -47,8 +47,8 @@ class Shelf(Protocol):
         """Messages were published."""
         ...
 
-    def get(self, log: int, offset: int) -> Batch | None:
-        """The batch that a message is in, at its place behind `batch.first`; None if it is lost."""
+    def get(self, log: int, offset: int, stop: int = 0) -> Batch | None:
+        """A batch that a message is in, at its place behind `batch.first`; None if it is lost. Those before `stop` are wanted too, if they are at hand."""
         ...
 
     def scan(self, log: int, offset: int) -> Iterator[Batch]:
@@ -84,7 +84,8 @@ class MemoryShelf:
         else:
             found.add(batch)
 
-    def get(self, log: int, offset: int) -> Batch | None:
+    def get(self, log: int, offset: int, stop: int = 0) -> Batch | None:
+        del stop  # messages that came one by one stand alone here
         kept = self._of(log)
         found = kept.singles.get(offset)
         if type(found) is tuple:
@@ -217,24 +218,38 @@ class Row:
         last = self._at(-1) if self._batches else None
         return -READ_AHEAD_SECTIONS if last is None else last.first + len(last.ids)
 
-    def find(self, offset: int) -> Batch | None:
-        """The batch that holds an offset, if it is here."""
+    def find(self, offset: int, stop: int = 0) -> Batch | None:
+        """A batch that holds an offset, if it is here: that which was published, or, of plain messages, those before `stop`."""
         place = bisect_right(self._starts, offset) - 1
-        batch = self._at(place) if place >= self._gone else None
+        batch = self._at(place, stop - offset) if place >= self._gone else None
         return batch if batch is not None and offset < batch.first + len(batch.ids) else None
 
-    def _at(self, place: int) -> Batch | None:
+    def _at(self, place: int, wanted: int = 1) -> Batch | None:
         found = self._batches[place]
         if type(found) is not bytes:
             return found  # type: ignore[return-value]
-        return Batch(
-            [found],
-            [self._ids[place]],
-            self._times[place],
-            PRIORITY_DEFAULT,
-            first=self._starts[place],
-            size=len(found),
-        )
+        first = self._starts[place]
+        if wanted < 2:
+            return Batch(
+                [found],
+                [self._ids[place]],
+                self._times[place],
+                PRIORITY_DEFAULT,
+                first=first,
+                size=len(found),
+            )
+        end = place + self._plain_from(place, wanted)
+        payloads: list[Any] = self._batches[place:end]
+        ids, times = self._ids[place:end].tolist(), self._times[place:end].tolist()
+        return Batch(payloads, ids, times, PRIORITY_DEFAULT, first=first, size=sum(map(len, payloads)))
+
+    def _plain_from(self, place: int, most: int) -> int:
+        """How many plain messages follow one another there, without a gap."""
+        kept = zip(self._batches[place : place + most], self._starts[place : place + most], strict=True)
+        for count, (what, start) in enumerate(kept):
+            if type(what) is not bytes or start != self._starts[place] + count:
+                return count
+        return min(most, len(self._batches) - place)
 
 
 def size_of(kept: Batch | bytes | None) -> int:
@@ -277,9 +292,9 @@ class JournalShelf:
         while self._bytes > CACHE_BYTES and len(self._order) > 1:
             self._bytes -= self._published[self._order.popleft()].drop_first()
 
-    def get(self, log: int, offset: int) -> Batch | None:
+    def get(self, log: int, offset: int, stop: int = 0) -> Batch | None:
         for row in (self._published.get(log), self._read_ahead.get(log)):
-            batch = row.find(offset) if row is not None else None
+            batch = row.find(offset, stop) if row is not None else None
             if batch is not None:
                 return batch
         return self._read(log, offset)
@@ -337,7 +352,7 @@ def runs_of(shelf: Shelf, log: int, offsets: Sequence[int]) -> tuple[list[Run], 
     for part in [offsets] if type(offsets) is range else map(_alone, offsets):
         offset, stop = part[0], part[-1] + 1
         while offset < stop:
-            batch = shelf.get(log, offset)
+            batch = shelf.get(log, offset, stop)
             if batch is None:
                 lost.append(offset)
                 offset += 1

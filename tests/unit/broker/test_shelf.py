@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from random import Random
 
@@ -292,9 +292,40 @@ def test_a_plain_message_comes_back_as_another_or_is_looked_at_by_the_collector(
             first + 1,
             first + 2,
         ]
+    several, lost = runs_of(store.shelf, 1, range(30))
+    assert ([stop - start for _, start, stop in several], lost) == ([1, 2] * 10, [])
     row = store.shelf._published[1]
     assert [type(kept) for kept in row._batches] == [bytes, Batch] * 10
     assert not any(map(gc.is_tracked, [*row._batches, *store.shelf._order]))
+
+
+@pytest.mark.parametrize("wanted", [range(10), range(3, 8), [1, 2, 5], range(8, 13)])
+def test_plain_messages_that_are_wanted_together_are_many_batches(
+    store: Store, wanted: Sequence[int]
+) -> None:
+    for offset in range(10):
+        store.shelf.put_plain(1, offset, b"%d " % offset, offset + 1, NOW + offset)
+    store.publish(1, batch_at(10, 3))
+    runs, lost = runs_of(store.shelf, 1, wanted)
+    found = [
+        (batch.first + row, batch.payloads[row], batch.ids[row], batch.timestamp_us[row] if isinstance(batch.timestamp_us, list) else batch.timestamp_us)
+        for batch, start, stop in runs
+        for row in range(start, stop)
+    ]  # fmt: skip
+    assert found == [
+        (offset, b"%d " % offset, offset + 1, NOW + (offset if offset < 10 else 0)) for offset in wanted
+    ]
+    assert lost == []
+    assert len(runs) == (3 if isinstance(wanted, list) else 2 if wanted.stop > 10 else 1)
+
+
+def test_plain_messages_with_a_gap_between_them_are_moved_together() -> None:
+    row = Row()
+    for offset in (0, 1, 5, 6):
+        row.append_plain(offset, b"%d " % offset, offset + 1, NOW)
+    found = [row.find(offset, 9) for offset in (0, 5)]
+    assert [(batch.first, len(batch.ids)) for batch in found if batch is not None] == [(0, 2), (5, 2)]
+    assert [row.find(offset, 9) for offset in (2, 4, 7)] == [None] * 3
 
 
 def test_plain_messages_count_otherwise_when_they_go(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
