@@ -144,7 +144,11 @@ def test_directory_that_is_no_journal_is_one_line_and_exits_2(command: str, tmp_
 def test_the_package_is_run_as_the_command_is(tmp_path: Path) -> None:
     arguments = ["journal", "info", str(tmp_path)]
     done = subprocess.run(
-        [sys.executable, "-m", "penstock", *arguments], capture_output=True, text=True, check=False, timeout=60
+        [sys.executable, "-m", "penstock", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
     )
     assert (done.returncode, done.stdout, done.stderr) == (2, "", process(*arguments).stderr)
 
