@@ -20,6 +20,7 @@ from typing import Final, TypeVar
 
 import msgspec
 
+from penstock import limits
 from penstock.checkup import soundness
 from penstock.checkup.examination import (
     FOREIGN,
@@ -49,9 +50,6 @@ from penstock.journal.view import SegmentInfo
 #: Opening a journal may make visible what was not before, when several segments are missing for example. Two rounds suffice in every
 #: case that is tested; the bound is for those that are not.
 ROUNDS_MAX: Final = 8
-
-#: Lost ranges that are recorded in one commit: far below what a frame holds.
-RECORDED_AT_ONCE: Final = 10_000
 
 Item = TypeVar("Item")
 
@@ -235,11 +233,11 @@ def _record_as(journal: Journal, spans: Spans, outcome: int) -> None:
         for part in journal.state.explained(log, first, last + 1).gaps(first, last + 1)
     ]
     now = journal.now_us()
-    for start in range(0, len(lost), RECORDED_AT_ONCE):
+    for start in range(0, len(lost), limits.RECORDED_AT_ONCE):
         journal.commit(
             [
                 Rows(CLEANED, log, 1, {"first": first, "last": last, "outcome": outcome, "time": now})
-                for log, first, last in lost[start : start + RECORDED_AT_ONCE]
+                for log, first, last in lost[start : start + limits.RECORDED_AT_ONCE]
             ]
         )
 
@@ -251,8 +249,8 @@ def _forget(journal: Journal, numbers: set[int]) -> None:
         Rows(CLEANED, 0, 1, {"segment": number, "position": MENDED, "time": now})
         for number in sorted(numbers)
     ]
-    for start in range(0, len(rows), RECORDED_AT_ONCE):
-        journal.commit(rows[start : start + RECORDED_AT_ONCE])
+    for start in range(0, len(rows), limits.RECORDED_AT_ONCE):
+        journal.commit(rows[start : start + limits.RECORDED_AT_ONCE])
     journal.sync()
 
 

@@ -53,9 +53,6 @@ Dead = Callable[[int, int, int], Iterable[DeadRange]]
 #: The largest outcome: its column is of 16 bits.
 OUTCOME_MAX: Final = 2**15 - 1
 
-#: Dead ranges recorded in one commit: far below what a frame holds.
-RANGES_AT_ONCE: Final = 100_000
-
 
 class Cleaned(msgspec.Struct):
     """What a run of the cleaner did."""
@@ -148,8 +145,8 @@ def _records(journal: Journal, info: SegmentInfo, plans: dict[int, Plan], *, dro
     """Rows that say what is about to go: the offsets by log, and at last the segment's number if it goes as a whole."""
     now = journal.now_us()
     for log, plan in plans.items():
-        for start in range(0, len(plan.new), RANGES_AT_ONCE):
-            part = plan.new[start : start + RANGES_AT_ONCE]
+        for start in range(0, len(plan.new), limits.RECORDED_AT_ONCE):
+            part = plan.new[start : start + limits.RECORDED_AT_ONCE]
             columns = {
                 "first": [r.first for r in part],
                 "last": [r.last for r in part],

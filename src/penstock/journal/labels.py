@@ -65,8 +65,8 @@ def load(
         label, foreign = found.label, ""
         if found.pieced is not None:
             above = min((told[n].first_sequence for n in told if n > number), default=None)
-            bounds = Bounds(max(floor, _summed_up(directory, number)), above, mark, snapshot)
-            label = label if bounds.allow(number, found.pieced) else None
+            life = Life(max(floor, _summed_up(directory, number)), above, mark, snapshot)
+            label = label if life.allow(number, found.pieced) else None
         elif label is not None and label.first_sequence < floor:
             foreign = f"begins at commit {label.first_sequence}, and an earlier segment at {floor}: move away what does not belong there"
         elif label is None and found.intact:
@@ -117,8 +117,8 @@ def _summed_up(directory: Directory, number: int) -> int:
     return max(found, default=0)
 
 
-class Bounds(NamedTuple):
-    """Between which sequence numbers the frames of a segment must be."""
+class Life(NamedTuple):
+    """The present life of a segment's file: between which sequence numbers its frames must be."""
 
     lowest: int
     above: int | None
@@ -126,7 +126,7 @@ class Bounds(NamedTuple):
     snapshot: Snapshot | None
 
     def allow(self, number: int, head: Header) -> bool:
-        """Whether a frame can be one of that segment's, in its present life."""
+        """Whether a frame can be one of that segment's."""
         if head.sequence < self.lowest or (self.above is not None and head.sequence > self.above):
             return False
         if self.mark is not None:

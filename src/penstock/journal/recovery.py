@@ -89,10 +89,6 @@ def _commit(frame: Frame) -> tuple[int, int, int, int]:
     return head.sequence, head.time_us, head.epoch, head.body_bytes
 
 
-#: Lost ranges in one section: far below what a frame holds.
-RANGES_AT_ONCE: Final = 10_000
-
-
 def rows_of(damage: Damage, lost: list[tuple[int, int, int, int]], now_us: int) -> list[Rows]:
     """Rows that account for damage, and for what was `lost` by it: (log, first, last, outcome)."""
     where = {"segment": damage.segment, "position": damage.position, "end": damage.reach, "time": now_us}
@@ -101,8 +97,8 @@ def rows_of(damage: Damage, lost: list[tuple[int, int, int, int]], now_us: int) 
         alike.setdefault((log, outcome), []).append((first, last))
     rows = []
     for (log, outcome), ranges in alike.items():
-        for start in range(0, len(ranges), RANGES_AT_ONCE):
-            firsts, lasts = zip(*ranges[start : start + RANGES_AT_ONCE], strict=True)
+        for start in range(0, len(ranges), limits.RECORDED_AT_ONCE):
+            firsts, lasts = zip(*ranges[start : start + limits.RECORDED_AT_ONCE], strict=True)
             columns = {**where, "first": list(firsts), "last": list(lasts), "outcome": outcome}
             rows.append(Rows(CLEANED, log, len(firsts), columns))
     return rows or [Rows(CLEANED, 0, 1, where)]

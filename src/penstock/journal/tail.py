@@ -60,9 +60,6 @@ FLOORS: Final[dict[Kind, int]] = {
     METADATA: limits.RESERVE_BYTES // 2,  # deleting and purging make room
 }
 
-#: Sections in one frame when opening accounts for damage: far below what a frame holds.
-LOSSES_AT_ONCE: Final = 10_000
-
 
 class UnderWay(NamedTuple):
     """A sync that the kernel does: up to where it counts, since when its oldest commit waits (below 0: none does), and when it began."""
@@ -150,8 +147,8 @@ class Tail:
         for rows in losses:
             rows.prepare(alone=False)
         merged = merge(losses)
-        for start in range(0, max(len(merged), 1), LOSSES_AT_ONCE):
-            self._commit_frame(merged[start : start + LOSSES_AT_ONCE])
+        for start in range(0, max(len(merged), 1), limits.RECORDED_AT_ONCE):
+            self._commit_frame(merged[start : start + limits.RECORDED_AT_ONCE])
         self._sync()
         self._mark_file.sync()
         files.sync_directory(self.directory.path)
