@@ -16,6 +16,7 @@ have. Any other file is left alone.
 
 from __future__ import annotations
 
+import errno
 import re
 from contextlib import suppress
 from pathlib import Path
@@ -46,13 +47,17 @@ def checked_path(path: object) -> Path:
     """Where a journal is, absolute; `InvalidArgument` if that is no path."""
     try:
         found = Path(path).absolute()  # type: ignore[arg-type]
+        is_one = "\0" not in str(found)
+        found.exists()
     except TypeError:
-        found = None
-    if found is None or "\0" in str(found):
-        raise InvalidArgument(
-            f"a journal's directory is given as a text or a Path, without NUL, not as {argument.quoted(path)}"
-        )
-    return found
+        is_one = False
+    except OSError as error:
+        is_one = error.errno != errno.ENAMETOOLONG  # whoever opens it says what else is wrong
+    if is_one:
+        return found
+    raise InvalidArgument(
+        f"a journal's directory is given as a text or a Path, without NUL and of names that the file system has, not as {argument.quoted(path)}"
+    )
 
 
 class Contents(NamedTuple):

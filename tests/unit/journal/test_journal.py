@@ -398,7 +398,7 @@ def test_settings_that_cannot_be_are_refused(tmp_path: Path, settings: dict[str,
     assert not (tmp_path / "new").exists()
 
 
-@pytest.mark.parametrize("path", [None, 7, "a\0b", b"bytes"])
+@pytest.mark.parametrize("path", [None, 7, "a\0b", b"bytes", "a" * 300])
 def test_what_is_no_path_is_refused(path: Any) -> None:
     for opening in (Journal, JournalReader, verify):
         with pytest.raises(InvalidArgument, match="directory"):
