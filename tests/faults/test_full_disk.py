@@ -11,11 +11,14 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
 from io import FileIO
 from pathlib import Path
 
 import pytest
 
+from penstock import limits
+from penstock.checkup.verify import verify
 from penstock.errors import DiskFull, MaintenanceFailed
 from penstock.journal import cleaner
 from penstock.journal.cleaner import DeadRange
@@ -23,6 +26,7 @@ from penstock.journal.journal import Journal
 from penstock.journal.kinds import SETTLEMENTS
 from penstock.journal.rows import Rows, messages
 from tests.faults.disk import Disk, SmallDisk
+from tests.unit.journal.specimen import flip
 
 ROOT = Path(__file__).parents[2]
 SEGMENT_BYTES = 256 << 10
@@ -154,12 +158,55 @@ def test_a_full_disk_can_be_recovered_after_a_power_cut(disk: SmallDisk) -> None
         _check_messages(journal, 0, count)
 
 
+@pytest.mark.parametrize(
+    ("hurt", "gone"),
+    [
+        ("", False),
+        ("1.summary", True),
+        ("1.summary", False),
+        ("2.segment", False),
+        (".snapshot", False),
+        ("lock", True),
+    ],
+)
+def test_a_journal_with_something_to_mend_cannot_be_opened_on_a_full_disk(
+    disk: SmallDisk, hurt: str, gone: bool
+) -> None:
+    """What cannot be written then is left out: a summary, a copy of what is damaged, a damaged snapshot's new place, the owner's name."""
+    with _open(disk) as journal:
+        for number in range(6):
+            _publish(journal)
+            if number == 2:
+                journal.snapshot(b"state")
+                journal.rotate()
+    if hurt:
+        file = max(path for path in (disk.path / "journal").iterdir() if path.name.endswith(hurt))
+        if gone:
+            file.unlink()
+        else:
+            flip(file, 8 * min(5000, file.stat().st_size // 2))
+    left = [0, 1, 2, 3, 5] if hurt == "2.segment" else list(range(6))
+    filler = _fill_the_rest(disk)
+    for turn in range(3):
+        with _open(disk) as journal:
+            assert [offset for batch in journal.read(1) for offset in batch.offsets] == left
+            assert journal.stats().damaged_messages == 6 - len(left)
+            _settle(journal, turn)
+            with pytest.raises(DiskFull) if turn < 2 else nullcontext():
+                journal.commit([messages(2, [bytes(2 << 20)], ids=1, timestamp=0)])
+        if turn == 1:
+            filler.unlink()
+    wrong = [finding.what for finding in verify(disk.path / "journal").damage]
+    assert wrong == (["rot"] if hurt == "2.segment" else [])
+
+
 def test_a_snapshot_that_does_not_fit_is_no_failure(disk: SmallDisk) -> None:
     with _open(disk) as journal:
         _publish_until_full(journal)
         _fill_the_rest(disk)
         with pytest.raises(MaintenanceFailed):
             journal.snapshot(b"x" * (1 << 20))
+        assert journal._tail.held.active.room() >= limits.RESERVE_BYTES, "what it was lent of the reserve"
         _settle(journal, 0)
         assert journal.stats().failure is None
 
@@ -188,6 +235,8 @@ def test_the_cleaner_gives_space_back_on_a_full_disk(disk: SmallDisk) -> None:
 
 _WRITE_AGAINST_A_LIMIT = """
 import json, resource, sys
+from penstock import limits
+from penstock.checkup.verify import verify
 from penstock.errors import JournalFailed, MaintenanceFailed
 from penstock.journal.journal import Journal
 from penstock.journal.rows import messages

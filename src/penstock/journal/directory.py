@@ -25,7 +25,7 @@ from typing import Final, NamedTuple
 from penstock import argument, limits
 from penstock.errors import CorruptJournal, DirectoryLocked, InvalidArgument
 from penstock.journal.checksum import crc32
-from penstock.journal.files import Files, read_whole, write_whole
+from penstock.journal.files import Files, as_far_as_there_is_room, read_whole, write_whole
 
 SEGMENT: Final = "segment"
 SUMMARY: Final = "summary"
@@ -142,10 +142,12 @@ class Directory:
         return path.name
 
     def set_range_aside(self, segment: int, position: int, end: int) -> str | None:
-        """Keep a copy of a range of a segment; its name in the quarantine, or None if nothing is left of that range."""
+        """Keep a copy of a range of a segment; its name in the quarantine, or None if nothing is left of that range, or there is no room for it."""
         with self.files.opened(self.segment(segment)) as fd:
             data = self.files.read(fd, end - position, position)
-        return self.keep(f"segment-{segment:020d}-{position}-{end}.bytes", data) if data else None
+        with as_far_as_there_is_room():
+            return self.keep(f"segment-{segment:020d}-{position}-{end}.bytes", data) if data else None
+        return None
 
     def move_aside(self, path: Path) -> str:
         """Move a whole file into the quarantine; its name there."""
@@ -178,8 +180,9 @@ class Ownership:
             file = files.open(directory.lock, write=True, create=True)
             self._hold(directory, file)
             text = (files.whoami() + MOMENTARY * momentary).encode()
-            files.write(file, text, 0)
-            files.truncate(file, len(text))
+            with as_far_as_there_is_room():  # it is for people to read
+                files.write(file, text, 0)
+                files.truncate(file, len(text))
         except BaseException:
             self.release()
             raise

@@ -274,6 +274,16 @@ def _bell_of(directory: Path) -> str:
     return f"\0penstock/{found.st_dev:x}/{found.st_ino:x}"
 
 
+@contextlib.contextmanager
+def as_far_as_there_is_room() -> Iterator[None]:
+    """Around what can be left out: on a full disk it is. Whoever acknowledges there must still be able to, and that gives room back."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in NO_ROOM:
+            raise
+
+
 def read_whole(files: Files, path: Path) -> bytes:
     """The content of a small file."""
     with files.opened(path) as fd:

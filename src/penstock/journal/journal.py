@@ -21,6 +21,7 @@ order tidy, examining, the tail's sync lock, lock. `_examining` is held by whoev
 
 from __future__ import annotations
 
+import errno
 import logging
 import threading
 import weakref
@@ -412,9 +413,11 @@ class Journal:
                 raise
             with self._lock:
                 self._tail.held.active.trim(keep=self._tail.spoken_for + limits.RESERVE_BYTES // 2)
-            snapshots.write(self.directory, snapshot)
-            with self._lock:
-                self._tail.top_up()
+            try:
+                snapshots.write(self.directory, snapshot)
+            finally:
+                with self._lock:
+                    self._tail.top_up()
 
     def _require_sequence(self, sequence: int) -> None:
         if type(sequence) is not int or not 0 < sequence <= self._tail.sequence:
@@ -486,6 +489,9 @@ class Journal:
                 info = self._tail.held.get(damage.segment)
             if not parts_outside(damage.position, damage.reach, ranges):
                 return
+            if damage.what == MISSING and info is not None and not info.sealed:
+                # Whatever is written to it from here on is gone when it is closed.
+                self._tail.group.fail(OSError(errno.ENOENT, f"{self.directory.segment(info.number)}, which is being written, was removed"))  # fmt: skip
             found = self._examined(info, damage) if info is not None else []
             with self._lock:
                 for one in found or [damage]:

@@ -37,6 +37,7 @@ from penstock.journal import summary as summaries
 from penstock.journal.damage import MISSING, ROT, STATE, TORN, Damage, new_parts, of_bad
 from penstock.journal.directory import SNAPSHOT, SUMMARY, Contents, Directory
 from penstock.journal.ending import Bounds, Ending, Walk, bounds_of, bounds_within, judge, look_through
+from penstock.journal.files import as_far_as_there_is_room
 from penstock.journal.frame import Frame
 from penstock.journal.index import SegmentIndex
 from penstock.journal.kinds import CLEANED
@@ -211,7 +212,8 @@ class Recovery:
         for name in contents.drafts:
             self._files.unlink(self._directory.path / name)
         for sequence in damaged:
-            self._directory.move_aside(self._directory.file(sequence, SNAPSHOT))
+            with as_far_as_there_is_room():  # where it is, it is as useless, and found so again
+                self._directory.move_aside(self._directory.file(sequence, SNAPSHOT))
 
     def _labels(self, numbers: list[int]) -> list[Label]:
         found = labels.load(self._directory, numbers, self._mark, self._snapshot)
@@ -431,11 +433,10 @@ class Recovery:
         self._write_summary(info)
 
     def _write_summary(self, info: SegmentInfo) -> None:
-        summaries.write(
-            self._directory,
-            summaries.of(info.label, info.end, info.next_sequence or 0, info.index, info.damage),
-        )
-        self.report.summaries_rebuilt += 1
+        found = summaries.of(info.label, info.end, info.next_sequence or 0, info.index, info.damage)
+        with as_far_as_there_is_room():  # it only saves time
+            summaries.write(self._directory, found)
+            self.report.summaries_rebuilt += 1
 
     # --- what was lost ---
 

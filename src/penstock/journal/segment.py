@@ -375,7 +375,7 @@ class Writer:
                 self._files.unlink(self._draft_path(directory, self.label.number))
 
     def write(self, content: Body, sequence: int, time_us: int, epoch: int, flags: int = 0) -> None:
-        """Write a frame behind the last one, and change nothing else: made again, it writes the same bytes to the same place."""
+        """Write a frame behind the last one: made again, it writes the same bytes to the same place."""
         end = self.end
         data = frames.encode(content, self.label.generation, sequence, end, time_us, epoch, flags)
         self._put(data, frames.OVERHEAD + content.bytes)
@@ -383,7 +383,8 @@ class Writer:
     def _put(self, data: list[bytes], size: int) -> None:
         stop = self.end + size
         if stop > self.allocated:
-            # Nobody took room for it, as when a journal is opened on a full disk. From here on it counts as taken, so that it is not given back with what was asked for in vain.
+            # Nobody took room for it, as when a journal is opened on a full disk. From here on it counts as taken, so that it is not
+            # given back with what was asked for in vain.
             self.allocated = stop
         self._files.write(self.fd, data, self.end)
 

@@ -69,7 +69,9 @@ def test_behind_a_lost_message_of_a_key_others_are_leased_for_nobody(
     queue = place.broker.queue("keyed", ordering="key")
     shelf: Any = place.port.monitor.shelf
     whole = shelf.get
-    monkeypatch.setattr(shelf, "get", lambda log, offset: None if offset == 0 else whole(log, offset))
+    monkeypatch.setattr(
+        shelf, "get", lambda log, offset, *stop: None if offset == 0 else whole(log, offset, *stop)
+    )
     waiting = start(queue.receive_many, 5, None)
     until(lambda: queue.stats().waiting == 1)
     queue.publish_many([*keyed(b"lost"), b"other", *keyed(b"next")])

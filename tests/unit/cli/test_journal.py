@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import errno
 import fcntl
 import json
 import os
@@ -19,10 +20,12 @@ from typing import Any
 
 import msgspec
 import pytest
+import typer
 from typer.testing import CliRunner, Result
 
 import penstock
 from penstock.cli.app import app
+from penstock.cli.output import answering
 from penstock.journal.journal import Journal
 from penstock.journal.rows import messages
 from penstock.journal.spool import Report
@@ -399,13 +402,22 @@ def test_full_disk_under_stdout_is_one_line_that_names_it_and_exits_2(
     assert (done.returncode, done.stderr) == (2, "penstock: standard output: No space left on device\n")
 
 
-def test_error_without_a_path_says_in_which_directory(sound: Specimen, tmp_path: Path) -> None:
+def test_error_without_a_path_says_in_which_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(typer.Exit), answering(tmp_path):
+        raise OSError(errno.EIO, "the disk")
+    assert capsys.readouterr().err == f"penstock: in {tmp_path}: the disk\n"
+
+
+def test_directory_in_a_files_place_is_named(sound: Specimen, tmp_path: Path) -> None:
     path = sound.copy(tmp_path / "journal")
     (path / "mark").unlink()
     (path / "mark").mkdir()
     for command in ("info", "dump"):
         result = process("journal", command, path)
-        assert (result.returncode, result.stderr) == (2, f"penstock: in {path}: Is a directory\n")
+        assert (result.returncode, result.stderr.count("\n")) == (2, 1)
+        assert f"{path / 'mark'} looks like a file of a journal and is not one" in result.stderr
     result = process("journal", "verify", path, "--json")
     assert result.returncode == 1
     assert "mark" in [finding["file"] for finding in json.loads(result.stdout)["damage"]]

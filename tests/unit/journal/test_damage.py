@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from penstock.checkup.verify import verify
+from penstock.errors import JournalFailed
 from penstock.journal.cleaner import DeadRange, clean
 from penstock.journal.damage import MISSING, ROT, Damage, new_parts, parts_outside
 from penstock.journal.frame import Frame
@@ -66,6 +67,22 @@ def test_a_bad_range_is_new_as_it_is_or_as_what_it_has_grown_by() -> None:
     assert new_parts(bad, [Damage(2, 200, 500, ROT)]) == [bad]
     assert new_parts(bad, [Damage(3, 200, 300, ROT)]) == [Bad(3, 300, 500, None, [])]
     assert new_parts(bad, [Damage(3, 0, 0, MISSING)]) == []
+
+
+def test_an_owner_whose_file_was_removed_goes_on_acknowledging(tmp_path: Path) -> None:
+    """What it writes to that file from here on is gone when it is closed."""
+    journal = Journal(tmp_path)
+    row = messages(LOG, [b"0", b"1", b"2"], ids=range(3), timestamp=0)
+    journal.commit([row])
+    segment(tmp_path, 1).unlink()
+    assert list(journal.read(LOG)) == []
+    assert named(journal) == [0, 1, 2]
+    with pytest.raises(JournalFailed, match=r"1\.segment, which is being written, was removed"):
+        journal.commit([messages(LOG, [b"3"], ids=3, timestamp=0)])
+    journal.close()
+    with Journal(tmp_path) as journal:
+        assert [damage.what for damage in journal.damage] == [MISSING]
+        assert journal.next_offset(LOG) >= 3
 
 
 @pytest.mark.parametrize("at", [12, 24])
