@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,20 @@ class Held:
             self.go_on.wait()
 
 
+@contextmanager
+def somebody_leading(journal: Journal, files: Watched) -> Iterator[None]:
+    """Within, somebody leads a commit, and is held inside its sync."""
+    held = files.before = Held()
+    leader = threading.Thread(target=lambda: journal.commit([one(1, b"leader")]))
+    leader.start()
+    held.inside.wait()
+    try:
+        yield
+    finally:
+        held.go_on.set()
+        leader.join()
+
+
 # --- committing ---
 
 
@@ -87,17 +103,13 @@ def test_a_commit_is_one_write_one_sync_and_the_mark(tmp_path: Path) -> None:
 def test_many_producers_share_one_write_and_one_sync(tmp_path: Path) -> None:
     files = Watched()
     with Journal(tmp_path, files=files) as journal:
-        held = files.before = Held()
-        leader = threading.Thread(target=lambda: journal.commit([one(1, b"leader")]))
-        leader.start()
-        held.inside.wait()
-        tickets = [journal.append([one(1, b"%d" % n)]) for n in range(16)]
-        files.calls.clear()
-        waiting = [threading.Thread(target=ticket.wait) for ticket in tickets]
+        with somebody_leading(journal, files):
+            tickets = [journal.append([one(1, b"%d" % n)]) for n in range(16)]
+            files.calls.clear()
+            waiting = [threading.Thread(target=ticket.wait) for ticket in tickets]
+            for thread in waiting:
+                thread.start()
         for thread in waiting:
-            thread.start()
-        held.go_on.set()
-        for thread in (leader, *waiting):
             thread.join()
         assert len({ticket.sequence for ticket in tickets}) == 1
         assert files.calls.count("fdatasync") == 2  # the leader's own, and one for all sixteen
@@ -308,23 +320,18 @@ def test_a_snapshot_older_than_the_newest_is_refused(tmp_path: Path) -> None:
 def test_a_forked_child_is_refused_whatever_its_parent_was_waiting_for(tmp_path: Path) -> None:
     files = Watched()
     with Journal(tmp_path, files=files) as journal:
-        held = files.before = Held()
-        leader = threading.Thread(target=lambda: journal.commit([one(1, b"leader")]))
-        leader.start()
-        held.inside.wait()
-        ticket = journal.append([one(1, b"queued")])
-        child = os.fork()
-        if child == 0:
-            signal.alarm(20)
-            try:
-                ticket.wait()
-            except ForkedProcess:
-                journal.stats()
-                os._exit(7)
-            os._exit(1)
-        held.go_on.set()
+        with somebody_leading(journal, files):
+            ticket = journal.append([one(1, b"queued")])
+            child = os.fork()
+            if child == 0:
+                signal.alarm(20)
+                try:
+                    ticket.wait()
+                except ForkedProcess:
+                    journal.stats()
+                    os._exit(7)
+                os._exit(1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
-        leader.join()
         ticket.wait()
         assert payloads(journal) == [b"leader", b"queued"]
 
@@ -683,17 +690,10 @@ def test_ctrl_c_in_the_middle_of_a_commit_finishes_it_first(tmp_path: Path) -> N
 def test_a_thread_that_is_interrupted_while_it_waits_passes_the_lead_on(tmp_path: Path) -> None:
     files = Watched()
     with Journal(tmp_path, files=files) as journal:
-        held = files.before = Held()
-        leader = threading.Thread(target=lambda: journal.commit([one(1, b"leader")]))
-        leader.start()
-        held.inside.wait()
-        mine = journal.append([one(1, b"interrupted")])
-        try:
+        with somebody_leading(journal, files):
+            mine = journal.append([one(1, b"interrupted")])
             with pytest.raises(KeyboardInterrupt), interrupted_once(lambda: mine._gate is not None):
                 mine.wait()
-        finally:
-            held.go_on.set()
-        leader.join()
         journal.commit([one(1, b"after")])
         assert payloads(journal) == [b"leader", b"interrupted", b"after"]
 
@@ -701,18 +701,14 @@ def test_a_thread_that_is_interrupted_while_it_waits_passes_the_lead_on(tmp_path
 def test_several_threads_may_wait_for_one_ticket(tmp_path: Path) -> None:
     files = Watched()
     with Journal(tmp_path, files=files) as journal:
-        held = files.before = Held()
-        leader = threading.Thread(target=lambda: journal.commit([one(1, b"leader")]))
-        leader.start()
-        held.inside.wait()
-        ticket = journal.append([one(1, b"shared")])
-        waiting = [threading.Thread(target=ticket.wait) for _ in range(4)]
+        with somebody_leading(journal, files):
+            ticket = journal.append([one(1, b"shared")])
+            waiting = [threading.Thread(target=ticket.wait) for _ in range(4)]
+            for thread in waiting:
+                thread.start()
+            while ticket._gate is None:
+                pass
         for thread in waiting:
-            thread.start()
-        while ticket._gate is None:
-            pass
-        held.go_on.set()
-        for thread in (leader, *waiting):
             thread.join()
         assert payloads(journal) == [b"leader", b"shared"]
 
@@ -948,14 +944,9 @@ def test_a_journal_that_fails_while_it_rotates_is_synced_once_more(tmp_path: Pat
 def test_more_rows_than_a_frame_holds_are_one_frame(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     files = Watched()
     with Journal(tmp_path, files=files) as journal:
-        held = files.before = Held()
-        leader = threading.Thread(target=lambda: journal.commit([one(1, b"leader")]))
-        leader.start()
-        held.inside.wait()
-        monkeypatch.setattr(limits, "FRAME_ROWS_MAX", 10)
-        tickets = [journal.append([batch(1, 0, 6)]) for _ in range(3)]
-        held.go_on.set()
-        leader.join()
+        with somebody_leading(journal, files):
+            monkeypatch.setattr(limits, "FRAME_ROWS_MAX", 10)
+            tickets = [journal.append([batch(1, 0, 6)]) for _ in range(3)]
         first = tickets[0].wait()
         assert [ticket.wait() - first for ticket in tickets] == [0, 1, 2]
 
