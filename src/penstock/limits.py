@@ -110,6 +110,9 @@ RESERVE_LAST_BYTES: Final = 4096
 # One to rotate into, and one for the cleaner that is faster than that.
 RECYCLED_SEGMENTS_MAX: Final = 2
 
+# A message takes at least this much of a frame (see `journal.rows`), so the bytes of a frame that was lost bound how many it held.
+ROW_BYTES_MIN: Final = 4
+
 # Ranges of messages that one section records as cleaned or lost, and sections that one frame has of those: far below what they hold.
 RECORDED_AT_ONCE: Final = 10_000
 

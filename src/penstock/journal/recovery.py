@@ -52,9 +52,6 @@ from penstock.journal.view import SegmentInfo
 NEW: Final = "new"
 CLEAN: Final = "clean"
 
-#: A message takes at least this much of a frame, the entry of its payload's end; so a lost range bounds its rows.
-ROW_BYTES_MIN: Final = 4
-
 #: An unreadable file whose number is this far above the others' is not a segment that rotted: it does not belong there.
 FAR_OFF: Final = 1000
 
@@ -589,7 +586,7 @@ class Recovery:
                 ahead[log] = max(ahead.get(log, 0), last + 1)
             unknown = not damage.complete or self._is_endless(damage)
             if unknown and not self._snapshot_is_later(damage):
-                rows = self._bytes_gone(damage) // ROW_BYTES_MIN
+                rows = self._bytes_gone(damage) // limits.ROW_BYTES_MIN
                 behind = {log: min(start + rows, limits.OFFSET_MAX) for log, start in ahead.items()}
                 lost += [
                     (log, ahead[log], stop - 1, GIVEN_UP) for log, stop in behind.items() if stop > ahead[log]

@@ -333,6 +333,17 @@ _TABLE: Final = tuple(struct.Struct("<BBBBI" + "II" * buffers).pack for buffers 
 
 def _encode(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
     """The section in parts (header, table, buffers), and its length."""
+    parts, size = _encode_shortest(rows, shared_index)
+    ids = rows.columns.get("id")
+    if type(ids) is range and size < limits.ROW_BYTES_MIN * rows.count:
+        # Messages that are all alike would take no room each. Were their frame lost, header and all, nobody could tell how many offsets they had.
+        rows.columns["id"] = list(ids)
+        parts, size = _encode_shortest(rows, shared_index)
+    return parts, size
+
+
+def _encode_shortest(rows: Rows, shared_index: int | None) -> tuple[list[bytes], int]:
+    """The same, with what can be said once said once."""
     laid = lay_out(rows.kind, rows.columns, rows.count) if rows.share is None else None
     if laid is not None:
         columns, size, (first, *others) = laid

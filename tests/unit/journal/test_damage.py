@@ -69,6 +69,29 @@ def test_a_bad_range_is_new_as_it_is_or_as_what_it_has_grown_by() -> None:
     assert new_parts(bad, [Damage(3, 0, 0, MISSING)]) == []
 
 
+@pytest.mark.parametrize("payloads", [[b""], [b"alike"], [b"", b"x"]])
+@pytest.mark.parametrize("shared", [False, True])
+def test_offsets_of_a_lost_frame_are_given_again(tmp_path: Path, payloads: list[bytes], shared: bool) -> None:
+    """Its header is gone, so that only its bytes tell how many there were: also of messages that are all alike."""
+    count = 6000
+    with Journal(tmp_path) as journal:
+        rows = [messages(LOG, payloads * (count // len(payloads)), ids=range(count), timestamp=0)]
+        if shared:
+            rows.append(messages(LOG + 1, rows[0], ids=range(count, 2 * count), timestamp=0))
+        journal.commit(rows)
+        (lost,) = [frame for frame in journal.frames() if frame.header.messages]
+        assert [batch.values("id")[-1] for log in (LOG, LOG + 1) for batch in journal.read(log)] == [
+            count - 1,
+            *[2 * count - 1] * shared,
+        ]
+    with segment(tmp_path, 1).open("r+b") as file:
+        file.seek(lost.header.position)
+        file.write(bytes(64))
+    with Journal(tmp_path) as journal:
+        assert journal.next_offset(LOG) >= count
+        assert journal.next_offset(LOG + 1) >= (count if shared else 0)
+
+
 def test_an_owner_whose_file_was_removed_goes_on_acknowledging(tmp_path: Path) -> None:
     """What it writes to that file from here on is gone when it is closed."""
     journal = Journal(tmp_path)
