@@ -142,12 +142,10 @@ class Directory:
         return path.name
 
     def set_range_aside(self, segment: int, position: int, end: int) -> str | None:
-        """Keep a copy of a range of a segment; its name in the quarantine, or None if nothing is left of that range, or there is no room for it."""
+        """Keep a copy of a range of a segment; its name in the quarantine, or None if nothing is left of that range."""
         with self.files.opened(self.segment(segment)) as fd:
             data = self.files.read(fd, end - position, position)
-        with as_far_as_there_is_room():
-            return self.keep(f"segment-{segment:020d}-{position}-{end}.bytes", data) if data else None
-        return None
+        return self.keep(f"segment-{segment:020d}-{position}-{end}.bytes", data) if data else None
 
     def move_aside(self, path: Path) -> str:
         """Move a whole file into the quarantine; its name there."""

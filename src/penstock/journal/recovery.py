@@ -21,6 +21,7 @@ then ends the old segment is written to the same place again if need be. Recover
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import nullcontext
 from itertools import zip_longest
 from typing import Final
 
@@ -276,7 +277,7 @@ class Recovery:
     def _look_again(self, info: SegmentInfo) -> None:
         """Look at every byte of a segment in which something is wrong, and take in what was not known before."""
         walk, _ = self._looked_through(info.label, bounds_within(info.end, info.next_sequence))
-        if self._rotten(info, judge(walk).rot):
+        if self._rotten(info, judge(walk).rot, stays=True):
             self._promises[info.number] = Promise(info.index)
 
     def _looked_through(self, label: Label, bounds: Bounds) -> tuple[Walk, Sightings]:
@@ -353,7 +354,7 @@ class Recovery:
             self._seen[info.number] = self._looked_through(info.label, walk.bounds)[1]
         if mend:
             self._give_back(info, max([info.end, *(bad.end for bad in ending.rot + ending.torn)]))
-        self._rotten(info, ending.rot)
+        self._rotten(info, ending.rot, stays=not mend)
         self.report.cut += [
             of_bad(bad, TORN, self._directory.set_range_aside(*bad[:3])) for bad in ending.torn
         ]
@@ -437,11 +438,14 @@ class Recovery:
 
     # --- what was lost ---
 
-    def _rotten(self, info: SegmentInfo, rot: list[Bad]) -> bool:
-        """Take in what is rotten in a segment, and keep a copy; whether any of it was not known before."""
+    def _rotten(self, info: SegmentInfo, rot: list[Bad], *, stays: bool = False) -> bool:
+        """Take in what is rotten in a segment, and keep a copy; whether any of it was not known before. Where it stays there may be no room for that."""
         new = [part for bad in rot for part in new_parts(bad, info.damage)]
         for item in new:
-            damage = of_bad(item, ROT, self._directory.set_range_aside(*item[:3]))
+            copy = None
+            with as_far_as_there_is_room() if stays else nullcontext():
+                copy = self._directory.set_range_aside(*item[:3])
+            damage = of_bad(item, ROT, copy)
             info.damage.append(damage)
             self.report.damage.append(damage)
             self._bad[damage.segment, damage.position] = item

@@ -30,7 +30,7 @@ from penstock.journal.rows import Rows, messages
 from penstock.journal.segment import Scan, decode_label
 from penstock.journal.state import DAMAGED
 from tests.unit.journal.specimen import Specimen, batch, flip, give_room, make, offsets_of, reopened, set_mark
-from tests.unit.journal.watched import Watched
+from tests.unit.journal.watched import Watched, failing
 
 Offsets = set[tuple[int, int]]
 
@@ -350,6 +350,19 @@ def test_foreign_file_is_named_and_stops_repair_before_it_begins(journal: Path, 
     with pytest.raises(CorruptJournal, match=name):
         repair(journal, yes=True)
     assert (journal / "mark").read_bytes() == mark
+
+
+def test_repair_removes_nothing_that_it_has_no_room_to_keep_a_copy_of(journal: Path) -> None:
+    damaged = journal / f"{2:020d}.segment"
+    flip(damaged, 8 * 700)
+    before = damaged.read_bytes()
+    files = Watched()
+    files.before = failing("open", errno.ENOSPC, path="quarantine")
+    with pytest.raises(PenstockError):
+        repair(journal, yes=True, files=files)
+    assert damaged.read_bytes() == before
+    assert [finding.segment for finding in verify(journal).damage] == [2]
+    assert repair(journal, yes=True).kept
 
 
 def test_segment_under_another_name_is_foreign(journal: Path) -> None:
