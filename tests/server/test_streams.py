@@ -200,7 +200,7 @@ def test_a_stream_without_a_client_ends_and_keeps_nobody_from_his_turn(port: Emb
                  "scheme": "http", "server": ("here", 80), "client": ("there", 1), "http_version": "1.1", "asgi": {"version": "3.0"},
                  "root_path": "", "extensions": {}}  # fmt: skip
         other = asyncio.ensure_future(another())
-        await app(scope, receive, send)  # type: ignore[arg-type]
+        await app(scope, receive, send)
         other.cancel()
         assert app.state.front.waiting == 0
 

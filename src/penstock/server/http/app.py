@@ -2,12 +2,15 @@
 
 `create` gives a Litestar application for uvicorn. `app.state.front` is what its requests share; call its `stop()` in the loop when the server is to end, so that
 nobody waits any longer.
+
+Litestar finds an address, and is asked for each once: publishers and consumers use the same few of them again and again, and finding one takes a tenth of a publish. What it found is
+remembered (`Application`) by all that it looks at: method, path and host. What it refuses is not.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
@@ -51,6 +54,50 @@ ROUTES: Final[tuple[Route, ...]] = (
 
 _LOG: Final = logging.getLogger("penstock.server.http")
 
+#: Addresses that are remembered, and how long one may be: at most some megabytes, whatever is asked for. Beyond it all of them are looked up anew.
+FOUND_MAX: Final = 4096
+FOUND_LENGTH_MAX: Final = 512
+
+#: Where in a request's scope it stands by what its address is remembered.
+_ADDRESS: Final = "penstock.address"
+
+Address = tuple[str, str, bytes]
+
+
+class Application(Litestar):
+    """Litestar, with a memory for what it found."""
+
+    def __init__(self, *arguments: Any, **settings: Any) -> None:
+        self._found: dict[Address, tuple[Endpoint, dict[str, Any]]] = {}
+        super().__init__(*arguments, **settings)
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] == "http":
+            address = (scope["method"], scope["path"], _host(scope["headers"]))
+            found = self._found.get(address)
+            if found is not None:
+                endpoint, scope["path_params"] = found
+                await endpoint(scope, receive, send)
+                return
+            scope[_ADDRESS] = address
+        await super().__call__(scope, receive, send)
+
+    def remember(self, scope: Any, endpoint: Endpoint) -> None:
+        """Litestar has found the endpoint of a request."""
+        address: Address | None = scope.get(_ADDRESS)
+        if address is None or sum(map(len, address)) > FOUND_LENGTH_MAX:
+            return
+        if len(self._found) >= FOUND_MAX:
+            self._found.clear()
+        self._found[address] = (endpoint, scope["path_params"])
+
+
+def _host(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
+    for name, value in headers:
+        if name == b"host":
+            return value
+    return b""
+
 
 def create(
     port: HostedPort,
@@ -62,7 +109,7 @@ def create(
     directory: Path | None = None,
     ready: Callable[[], bool] = lambda: True,
     routes: tuple[Route, ...] = ROUTES,
-) -> Litestar:
+) -> Application:
     """The application over a broker's port. Without accounts everybody may do everything."""
     front = Front(
         port,
@@ -76,7 +123,7 @@ def create(
     by_path: dict[str, list[Route]] = {}
     for route in (*routes, *openapi.routes(routes, _version())):
         by_path.setdefault(route.path, []).append(route)
-    return Litestar(
+    return Application(
         route_handlers=[_handler(Endpoint(front, found)) for found in by_path.values()],
         openapi_config=None,  # made from the routes: see `openapi`
         exception_handlers={HTTPException: _no_such_address, Exception: _mistake},
@@ -89,8 +136,12 @@ def create(
 def _handler(endpoint: Endpoint) -> HTTPRouteHandler:
     """An address as Litestar has it. The endpoint stands where middleware does, and lets nothing through: so neither request nor response objects are made."""
 
+    async def arrived(scope: Any, receive: Any, send: Any) -> None:
+        scope["litestar_app"].remember(scope, endpoint)
+        await endpoint(scope, receive, send)
+
     def stand_in(app: Any) -> Any:  # noqa: ARG001  # by that name Litestar gives it
-        return endpoint
+        return arrived
 
     return HTTPRouteHandler(
         _litestar_path(endpoint.path),
