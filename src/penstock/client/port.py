@@ -211,7 +211,7 @@ class RemotePort:
                 ask = Ask("POST", log.address("/messages"), wire.Publish(messages=items), safe)
                 return (await self._answer(ask, wire.Ids)).ids
 
-            log.outgoing = Gathering(send, lambda: log.policy.dedup_window > self._server.trying_s)
+            log.outgoing = Gathering(send, lambda: log.policy.dedup_window, self._server.trying_s)
         gathering: Gathering = log.outgoing
         return await gathering.publish(items)
 

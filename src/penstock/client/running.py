@@ -116,6 +116,14 @@ def _over() -> BrokerClosed:
     return BrokerClosed("the connection is closed, or its event loop has ended: connect again")
 
 
+def _cut_off() -> BrokerClosed:
+    error = BrokerClosed(
+        "the connection was closed before the server answered: what became of the request is not known. Connect again and look; a publish with a dedup_id can be done again"
+    )
+    error.indeterminate = True  # type: ignore[attr-defined]  # as it is of a server that does not answer
+    return error
+
+
 class Call(Generic[T]):
     """A call that was begun: a ticket."""
 
@@ -135,7 +143,7 @@ class Call(Generic[T]):
         try:
             value = await work
         except asyncio.CancelledError:
-            self._future.set_exception(_over())
+            self._future.set_exception(_cut_off())
             raise
         except Exception as error:
             self._future.set_exception(error)

@@ -40,7 +40,7 @@ class Server:
 
 async def published(server: Server, *parties: Items) -> list[Any]:
     """What each hears, when all come while the first is under way."""
-    found = Gathering(server.send, lambda: True)
+    found = Gathering(server.send, lambda: 300.0, 60.0)
     calls = [asyncio.ensure_future(found.publish(items)) for items in parties]
     await asyncio.sleep(0)  # all have begun
     server.open.set()
@@ -59,7 +59,7 @@ def test_who_comes_alone_waits_for_company() -> None:
     async def main() -> None:
         server = Server()
         server.open.set()
-        found = Gathering(server.send, lambda: True)
+        found = Gathering(server.send, lambda: 300.0, 60.0)
         assert [await found.publish([b"a"]), await found.publish([b"b"])] == [[0], [1]]
         assert server.payloads == [[b"a"], [b"b"]]
 
@@ -145,7 +145,7 @@ def test_who_comes_after_a_failure_is_never_sent() -> None:
     async def main() -> None:
         server = Server(lambda _, number: RuntimeError("a mistake") if number == 1 else None)
         server.open.set()
-        found = Gathering(server.send, lambda: True)
+        found = Gathering(server.send, lambda: 300.0, 60.0)
         with pytest.raises(RuntimeError):
             await found.publish([b"a"])
         assert await found.publish([b"b"]) == [0]
@@ -170,7 +170,29 @@ def test_what_a_log_forgets_is_sent_again() -> None:
     async def main() -> None:
         server = Server()
         server.open.set()
-        await Gathering(server.send, lambda: False).publish(known("a"))
+        await Gathering(server.send, lambda: 60.0, 60.0).publish(known("a"))
         assert [safe for _, safe in server.sent] == [False]
+
+    run(main())
+
+
+def test_what_a_log_may_have_forgotten_meanwhile_is_sent_again() -> None:
+    """Who goes alone after the others may go so late that the log knows his dedup id no longer."""
+
+    async def main() -> None:
+        now_s = 0.0
+        asyncio.get_running_loop().time = lambda: now_s  # type: ignore[method-assign]
+
+        def lost(_: Items, number: int) -> Exception | None:
+            nonlocal now_s
+            now_s += 100
+            return ServerUnavailable("no answer", indeterminate=True) if number == 2 else None
+
+        server = Server(lost)
+        answers = await published(server, known("a"), known("b"), known("c"), known("d"))
+        # The first request of the three came at 100; at 200 and 300 those before are tried, and at 400 it would be too late.
+        assert [type(one) for one in answers] == [list, list, list, ServerUnavailable]
+        assert answers[3].indeterminate
+        assert server.payloads[2:] == [[b"b"], [b"c"]]
 
     run(main())
