@@ -183,3 +183,10 @@ def test_nothing_is_made_by_looking(client: httpx2.Client) -> None:
 def test_an_empty_array_is_nothing(client: httpx2.Client) -> None:
     answer = client.post("/enqueue", json=[])
     assert (answer.status_code, answer.json()) == (202, [])
+
+
+def test_a_lease_of_what_is_settled_already_loses_it(client: httpx2.Client) -> None:
+    client.put("/v1/namespaces/default/queues/once", json={"policy": {"delivery": "at-most-once"}})
+    client.post("/enqueue", json=[{"namespace": "default", "topic": "once", "payload": "aGk="}])
+    answer = client.get("/dequeue?namespace=default&topic=once&lease=10")
+    assert (answer.status_code, [one["payload"] for one in answer.json()]) == (200, ["aGk="])

@@ -153,36 +153,51 @@ class Leasing(Generic[T]):
         return self._value
 
 
-class Again:
-    """The answer of a call that has to be made once more, by whoever waits for it."""
-
-    __slots__ = ("_ask",)
-
-    def __init__(self, ask: Callable[[], Ticket[Any]]) -> None:
-        self._ask = ask
-
-    def wait(self) -> Any:
-        ticket = self._ask()
-        while isinstance(ticket, Again):
-            ticket = ticket._ask()
-        return ticket.wait()
-
-    async def get(self) -> Any:
-        ticket: Ticket[Any] = self
-        while isinstance(ticket, Again):
-            await sys.modules["asyncio"].sleep(0)  # others are to run meanwhile
-            ticket = ticket._ask()
-        return await ticket.get()
-
-
 class Stoppable:
-    """A ticket that may be told to wait no longer."""
+    """A ticket that may be told to wait no longer. Any other is waited for to its end: what it brings may be settled already, and is nobody else's."""
 
     __slots__ = ()
 
     def stop(self) -> None:
         """Wait no longer: the answer is what was granted, or nothing."""
         raise NotImplementedError
+
+
+class Again(Stoppable):
+    """The answer of a call that has to be made once more, by whoever waits for it."""
+
+    __slots__ = ("_ask", "_asked", "_stopped")
+
+    def __init__(self, ask: Callable[[], Ticket[Any]]) -> None:
+        self._ask = ask
+        self._asked: Ticket[Any] | None = None
+        self._stopped = False
+
+    def stop(self) -> None:
+        self._stopped = True
+        if isinstance(self._asked, Stoppable):
+            self._asked.stop()
+
+    def wait(self) -> Any:
+        while isinstance(ticket := self._next(), Again):
+            self._ask = ticket._ask
+        return None if ticket is None else ticket.wait()
+
+    async def get(self) -> Any:
+        await sys.modules["asyncio"].sleep(0)  # others are to run meanwhile
+        while isinstance(ticket := self._next(), Again):
+            self._ask = ticket._ask
+            await sys.modules["asyncio"].sleep(0)
+        return None if ticket is None else await ticket.get()
+
+    def _next(self) -> Ticket[Any] | None:
+        """What asking gives; None if nobody wants it any more."""
+        if self._stopped:
+            return None
+        ticket = self._asked = self._ask()
+        if self._stopped:  # meanwhile, by another thread
+            self.stop()
+        return ticket
 
 
 class Waiting(Stoppable):

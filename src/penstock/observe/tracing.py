@@ -32,7 +32,7 @@ from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapProp
 
 from penstock import argument
 from penstock.broker.port import Granted, Handle, HostedPort, How, Operation, Port, Receipts
-from penstock.broker.ticket import Ticket, Waiting
+from penstock.broker.ticket import Stoppable, Ticket
 from penstock.limits import HEADERS_BYTES_MAX, HEADERS_COUNT_MAX
 from penstock.message import Message
 
@@ -174,7 +174,9 @@ class TracedPort:
             receiving.failed(error)
             raise
         return (
-            _TracedWaiting(ticket, receiving) if isinstance(ticket, Waiting) else _Received(ticket, receiving)
+            _TracedWaiting(ticket, receiving)
+            if isinstance(ticket, Stoppable)
+            else _Received(ticket, receiving)
         )
 
     def _span(self, name: str, type_: str, namespace: str, place: str | None, kind: SpanKind) -> Span:
@@ -325,12 +327,12 @@ class _Received:
         return await _said_later(self._receiving, self._ticket.get)
 
 
-class _TracedWaiting(Waiting):
+class _TracedWaiting(Stoppable):
     """The ticket of one that does; who stops it stops the one inside."""
 
     __slots__ = ("_inside", "_receiving")
 
-    def __init__(self, ticket: Waiting, receiving: _Receiving) -> None:
+    def __init__(self, ticket: Any, receiving: _Receiving) -> None:
         self._inside = ticket
         self._receiving = receiving
 

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 from penstock.broker.handing import not_found
 from penstock.broker.port import Handle, HostedPort, Kind
-from penstock.broker.ticket import Answer, Leasing, Recorded, Ticket
+from penstock.broker.ticket import Stoppable, Ticket
 from penstock.errors import PenstockError
 from penstock.server.bounds import Bounds
 from penstock.server.http.parties import Accounts, Caller, Observer, Quotas
@@ -147,7 +147,7 @@ class Front:
         name: tuple[str, str] | None = None, is_gone: Callable[[], bool] = nobody_knows,
     ) -> Any:  # fmt: skip
         """What a ticket gives, unless the client goes first: then what it was given is taken back. By its `name`, if it has one, the client may end the wait."""
-        if isinstance(ticket, Answer | Recorded | Leasing):
+        if not isinstance(ticket, Stoppable):  # it is there, or on its way
             return await _unless_gone(await ticket.get(), is_gone(), take_back)
         wait = Wait(ticket)
         self._waits.add(wait)
@@ -192,21 +192,11 @@ async def _unless_gone(found: Any, has_gone: bool, take_back: Callable[[Any], Aw
 
 
 class Wait:
-    """A ticket that somebody waits for."""
+    """A ticket that somebody waits for, and may stop."""
 
-    def __init__(self, ticket: Ticket[Any]) -> None:
+    def __init__(self, ticket: Any) -> None:
         self._ticket = ticket
-        self._stop = getattr(ticket, "stop", None)
-        self._task: asyncio.Task[Any] | None = None  # of a ticket that cannot be stopped, and is cancelled
-        if self._stop is None:
-            self._task = asyncio.ensure_future(ticket.get())
-
-    def stop(self) -> None:
-        """Wait no longer: with what was granted, or nothing."""
-        if self._task is not None:
-            self._task.cancel()
-        elif self._stop is not None:
-            self._stop()
+        self.stop: Callable[[], None] = ticket.stop
 
     def _stop_for(self, _gone: object) -> None:
         self.stop()
@@ -216,22 +206,13 @@ class Wait:
         gone = asyncio.ensure_future(until_gone(receive))
         gone.add_done_callback(self._stop_for)
         try:
-            found = await self._found()
+            found = await self._ticket.get()
         finally:
             # From here on nothing is waited for before the answer is sent, so this is the last look.
             has_gone = gone.done()
             gone.remove_done_callback(self._stop_for)
             gone.cancel()
         return found, has_gone
-
-    async def _found(self) -> Any:
-        if self._task is None:
-            return await self._ticket.get()
-        try:
-            await asyncio.wait((self._task,))
-            return None if self._task.cancelled() else self._task.result()
-        finally:
-            await _end(self._task)
 
 
 class Presence:

@@ -170,7 +170,7 @@ async def dequeue(call: Call) -> Any:
     granted, octets = await leased(call, log, DEFAULT_GROUP, call.query["limit"], call.query["wait"])
     if granted is None:
         return []
-    if lease_us is not None:
+    if lease_us is not None and granted.number:  # without a number it is settled: nothing is held
         offsets = list(granted.offsets)
         kept = Receipts(granted.group, offsets, [granted.number] * len(offsets))
         await call.port.extend(log, kept, lease_us).get()

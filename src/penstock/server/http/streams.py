@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator
-from typing import Any, Final
+from contextlib import suppress
+from typing import Final
 
 from penstock import wire
 from penstock.broker.contents import messages_of
 from penstock.broker.port import BrokerStats, Handle, QueueStats
 from penstock.broker.shelf import Run
+from penstock.broker.ticket import Stoppable
 from penstock.clock import SECOND_US
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.server.http.bodies import encode_json
@@ -166,17 +168,22 @@ async def _described(call: Call) -> StatsEvent:
     return StatsEvent(stats=found, logs=logs, left_out=max(0, len(names) - LOGS_MAX))
 
 
-class _Pause:
+class _Pause(Stoppable):
     """A ticket of time that passes."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
+        self._over = asyncio.Event()
+
+    def stop(self) -> None:
+        self._over.set()
 
     def wait(self) -> None:
         raise NotImplementedError
 
-    async def get(self) -> Any:
-        await asyncio.sleep(self._seconds)
+    async def get(self) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._over.wait(), self._seconds)
 
 
 ROUTES: Final[tuple[Route, ...]] = (

@@ -106,17 +106,20 @@ def test_who_waits_when_a_server_stops_is_answered() -> None:
     play(scene)
 
 
-def test_a_ticket_that_cannot_be_stopped_is_given_up() -> None:
-    class Endless:
-        def wait(self) -> None:
+def test_what_is_settled_and_on_its_way_is_given_up_when_the_server_stops() -> None:
+    class Settled:
+        """A message of a queue that delivers at most once, behind whatever stands between: it is nobody else's."""
+
+        def wait(self) -> str:
             raise NotImplementedError
 
-        async def get(self) -> None:
-            await asyncio.Event().wait()
+        async def get(self) -> str:
+            for _ in range(10):
+                await asyncio.sleep(0)
+            return "a message"
 
     async def scene(front: Front, client: Client) -> None:
-        asyncio.get_running_loop().call_soon(client.goes.set)
-        with pytest.raises(ClientGone):
-            await front.outcome(Endless(), client.receive)
+        asyncio.get_running_loop().call_soon(front.stop)
+        assert await front.outcome(Settled(), client.receive, client.take_back) == "a message"
 
     play(scene)
