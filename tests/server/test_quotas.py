@@ -187,3 +187,19 @@ def test_a_wrong_lease_takes_a_message(serve: Serve) -> None:
         assert answer.status_code == 400
     (found,) = client.get("/dequeue?namespace=small&topic=orders&lease=60").json()
     assert found["attempts"] == 1
+
+
+def test_letters_of_several_bytes_pass_a_quota_of_bytes(serve: Serve) -> None:
+    client = serve("small:100/bytes=100")
+    refused(
+        client.post(
+            ORDERS + "/messages", json={"messages": [{"payload": "", "headers": {"x": "\u20ac" * 40}}]}
+        )
+    )
+
+
+def test_who_has_all_his_queues_is_told_to_come_back(serve: Serve) -> None:
+    answer = serve("small:100/queues=1").put(HERE + "/queues/more", json={})
+    refused(answer)
+    assert "retry-after" not in answer.headers
+    assert answer.json().get("retry_after") is None

@@ -11,7 +11,6 @@ Whatever is raised becomes a problem (see `problem`). A mistake of ours is writt
 
 from __future__ import annotations
 
-import itertools
 import logging
 import os
 import re
@@ -22,7 +21,7 @@ from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Final
 
-from penstock.errors import BatchTooLarge, PenstockError
+from penstock.errors import BatchTooLarge, InvalidArgument, PenstockError
 from penstock.names import check_name
 from penstock.server.accounts import ANYBODY
 from penstock.server.http import problem
@@ -47,8 +46,11 @@ _LOG: Final = logging.getLogger("penstock.server.http")
 #: A client's own id of a request is kept if it can stand in a log line and a header.
 _REQUEST_ID: Final = re.compile(rb"[A-Za-z0-9._:/+=@-]{1,128}", re.ASCII)
 
-_numbers = itertools.count(1)
-_process = os.urandom(5).hex()
+#: Longer ones are read anew each time: a thousand are kept of each route, whoever sent them.
+REMEMBERED_QUERY_BYTES_MAX: Final = 256
+
+#: Of an id that we give. They are no numbers in a row: those would tell one tenant how much others ask.
+REQUEST_ID_BYTES: Final = 8
 
 
 class Row:
@@ -109,6 +111,8 @@ class Endpoint:
         given_id: bytes | None = None
         for name, value in scope["headers"]:
             if name == b"authorization":
+                if authorization is not None:
+                    raise _two_tokens()
                 authorization = value.decode("latin-1")
             elif name == b"content-type":
                 content_type = value
@@ -131,7 +135,13 @@ class Endpoint:
             if route.also:
                 call.caller.require(namespace, *route.also)
             _check_namespace(namespace)
-        call.query = row.parsed(scope["query_string"]) if scope["query_string"] else row.unasked
+        query: bytes = scope["query_string"]
+        if not query:
+            call.query = row.unasked
+        elif len(query) > REMEMBERED_QUERY_BYTES_MAX:
+            call.query = row.parsed.__wrapped__(query)
+        else:
+            call.query = row.parsed(query)
         call.headers = scope["headers"]
         call.accept = accept
         call.content_type = content_type
@@ -186,6 +196,11 @@ async def _rest(receive: Receive, first: bytes, most: int) -> bytes:
     if size > most:
         raise _too_large(most)
     return b"".join(parts)
+
+
+def _two_tokens() -> Refusal:
+    """Which of them counts is not to depend on who looks."""
+    return Refusal(400, InvalidArgument.code, "there are two Authorization headers: send one")
 
 
 def _too_large(most: int) -> Refusal:
@@ -278,7 +293,7 @@ def request_id(given: bytes | None) -> str:
     """The id that a request goes by: its own if that will do."""
     if given is not None and _REQUEST_ID.fullmatch(given):
         return given.decode("ascii")
-    return f"{_process}-{next(_numbers):x}"
+    return os.urandom(REQUEST_ID_BYTES).hex()
 
 
 def answer_to(error: Exception, request: str) -> tuple[int, Headers, bytes]:

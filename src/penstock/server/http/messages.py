@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
@@ -65,22 +65,27 @@ def size_of(messages: Iterable[bytes | Message]) -> int:
 
 def _size_of(message: Message) -> int:
     texts = [message.key or "", message.dedup_id or "", *message.headers, *message.headers.values()]
-    return len(message.payload) + sum(map(len, texts))
+    return len(message.payload) + sum(len(text.encode()) for text in texts)
 
 
-@contextmanager
-def within_quota(call: Call, namespace: str, count: int, octets: int) -> Iterator[None]:
+def within_quota(call: Call, namespace: str, count: int, octets: int) -> AbstractContextManager[None]:
     """Take what is published inside from a namespace's quota, or refuse it; what is then refused for another reason is given back.
 
     Between the look at the depth and the publish nothing is waited for, so nobody else comes between them.
     """
-    taken = None
     limit = call.front.quotas.limit(namespace)
-    if limit is not None and count:
-        if limit.depth is not None:
-            depth = call.port.depth(namespace)
-            call.front.quotas.require_room(namespace, depth=depth, adding=count)
-        taken = call.front.quotas.take(namespace, count, octets)
+    return _UNLIMITED if limit is None or not count else _within(call, namespace, limit, count, octets)
+
+
+_UNLIMITED: Final = nullcontext()
+
+
+@contextmanager
+def _within(call: Call, namespace: str, limit: Any, count: int, octets: int) -> Iterator[None]:
+    if limit.depth is not None:
+        depth = call.port.depth(namespace)
+        call.front.quotas.require_room(namespace, depth=depth, adding=count)
+    taken = call.front.quotas.take(namespace, count, octets)
     try:
         yield
     except PenstockError as error:

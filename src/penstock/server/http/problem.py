@@ -67,9 +67,9 @@ def refused(error: Refusal, request_id: str) -> tuple[int, Headers, bytes]:
 def failed(error: PenstockError, request_id: str) -> tuple[int, Headers, bytes]:
     """The answer to a request that the broker, or somebody before it, refused."""
     status = error.http_status
-    retry_after_s: float | None = getattr(error, "retry_after_s", None)
-    if retry_after_s is None and error.retryable and status in {429, 503}:
-        retry_after_s = RETRY_AFTER_S
+    # An error that knows when to come back says so itself, or that nobody knows.
+    usual_s = RETRY_AFTER_S if error.retryable and status in {429, 503} else None
+    retry_after_s: float | None = getattr(error, "retry_after_s", usual_s)
     found = Problem(
         type=TYPE + error.code,
         title=_title(type(error).__name__),

@@ -11,6 +11,7 @@ import pytest
 from penstock.broker.opening import in_memory
 from penstock.clock import ManualClock
 from penstock.errors import Unauthorized
+from penstock.server.http import app as application
 from penstock.server.http.app import create
 from penstock.server.http.route import Call, Events, Route, Stream
 
@@ -105,3 +106,73 @@ def test_what_was_never_begun_is_not_given_back() -> None:
     """It was cancelled while its head was sent: its generator has not run, so nothing in there is ever done."""
     served = Served("parts", failing=asyncio.CancelledError)
     assert served.closed == 1
+
+
+# --- addresses ---
+
+
+async def answered(app: Any, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> int:
+    """The status of one request."""
+    sent: list[MutableMapping[str, Any]] = []
+    scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers,
+             "scheme": "http", "server": ("here", 80), "client": ("there", 1), "http_version": "1.1", "asgi": {"version": "3.0"},
+             "root_path": "", "extensions": {}}  # fmt: skip
+
+    async def receive() -> MutableMapping[str, Any]:
+        return {"type": "http.request", "body": b"{}", "more_body": False}
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    found: int = sent[0]["status"]
+    return found
+
+
+HOST = (b"host", b"here")
+QUEUE = "/v1/namespaces/default/queues/orders"
+
+
+def asked(*requests: tuple[str, str, list[tuple[bytes, bytes]]]) -> list[int]:
+    """The statuses of some requests, one after the other."""
+
+    async def ask(app: Any) -> list[int]:
+        return [await answered(app, *request) for request in requests]
+
+    port = in_memory(ManualClock())
+    try:
+        return asyncio.run(ask(create(port)))
+    finally:
+        port.close()
+
+
+def test_an_address_that_is_known_is_another_for_another_method_path_or_host() -> None:
+    odd = (b"host", b"no host at all")
+    assert asked(
+        ("PUT", QUEUE, [HOST]), ("PUT", QUEUE, [HOST]), ("GET", QUEUE, [HOST]), ("GET", QUEUE, [HOST]), ("GET", QUEUE + "2", [HOST]),
+        ("GET", QUEUE + "2", [HOST]), ("POST", QUEUE, [HOST]), ("POST", QUEUE, [HOST]), ("GET", QUEUE, [odd]), ("GET", QUEUE, [odd]),
+    ) == [201, 200, 200, 200, 404, 404, 405, 405, 400, 400]  # fmt: skip
+
+
+def test_addresses_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(application, "FOUND_MAX", 3)
+    port = in_memory(ManualClock())
+    app = create(port)
+
+    async def ask() -> None:
+        for number in range(10):
+            await answered(app, "GET", f"{QUEUE}{number}", [HOST])
+        await answered(app, "GET", QUEUE + "x" * application.FOUND_LENGTH_MAX, [HOST])
+
+    try:
+        asyncio.run(ask())
+    finally:
+        port.close()
+    assert 1 <= len(app._found) <= 3
+    assert all(len(path) < 100 for _, path, _ in app._found)
+
+
+def test_one_of_two_tokens_is_believed() -> None:
+    assert asked(
+        ("GET", QUEUE, [HOST, (b"authorization", b"Bearer a"), (b"authorization", b"Bearer b")])
+    ) == [400]
