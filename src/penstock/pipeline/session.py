@@ -116,9 +116,12 @@ def end(spark: SparkSession | None) -> None:
     if spark is not None:
         with suppress(Exception):  # it may be gone already
             spark.stop()
-    process = getattr(SparkContext._gateway, "proc", None)
-    if not isinstance(process, subprocess.Popen):
+    gateway = SparkContext._gateway
+    process = getattr(gateway, "proc", None)
+    if gateway is None or not isinstance(process, subprocess.Popen):
         return  # somebody else's
+    # A thread of the bridge tells Spark of objects that are needed no more, and logs whatever comes of it: from here on it has nobody to tell.
+    gateway._gateway_client.is_connected = False
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     if process.stdin is not None:
         process.stdin.close()  # that is what it waits for
