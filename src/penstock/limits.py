@@ -189,6 +189,9 @@ SPOOL_SWEEP_S: Final = 3600.0
 # An error is kept with the message it belongs to, in a header: enough for a sentence and the end of a traceback.
 ERROR_CHARS_MAX: Final = 4000
 
+# Messages that recur in one queue or topic: whenever one of them is due, all are looked through.
+SCHEDULES_MAX: Final = 1000
+
 # What one call hands out or settles: bounds the time that others wait for it.
 DELIVERIES_MAX: Final = 100_000
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock import BrokerClosed, InvalidArgument, InvalidName, Message, MessageTooLarge, QueueNotFound
+from penstock.broker import embedded
 from penstock.clock import to_us
 from tests.conformance.background import PATIENCE_S, start
 from tests.conformance.conftest import Restart
@@ -347,6 +348,19 @@ def test_who_waits_for_a_recurring_message_is_left_waiting(home: Home, queue: Qu
     found = waiting.result(PATIENCE_S)
     assert found is not None
     assert found.payload == b"x"
+
+
+def test_schedules_without_end_are_set(home: Home, queue: Queue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedded, "SCHEDULES_MAX", 3)
+    for name in ("a", "b", "c"):
+        queue.schedule(name, MINUTELY, b"")
+    with pytest.raises(InvalidArgument, match="has 3 schedules"):
+        queue.schedule("d", MINUTELY, b"")
+    queue.schedule("a", "@daily", b"")  # one of them is set anew
+    assert queue.unschedule("b")
+    queue.schedule("d", MINUTELY, b"")
+    home.advance(60)
+    assert len(dues(queue)) == 2
 
 
 def test_several_schedules_stand_in_each_others_way(home: Home, queue: Queue) -> None:

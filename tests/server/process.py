@@ -113,7 +113,7 @@ def connected(server: Running, source: str | None = None) -> Iterator[socket.soc
 
 def request(path: str, *, method: str = "GET", body: bytes = b"", headers: str = "") -> bytes:
     length = f"content-length: {len(body)}\r\n" if method == "POST" else ""
-    return f"{method} {path} HTTP/1.1\r\nhost: test\r\n{length}{headers}\r\n".encode() + body
+    return f"{method} {path} HTTP/1.1\r\nhost: localhost\r\n{length}{headers}\r\n".encode() + body
 
 
 def answer(made: socket.socket) -> tuple[int, bytes]:

@@ -12,7 +12,7 @@ from typing import Any
 
 from penstock.broker.embedded import Embedded
 from penstock.errors import PenstockError
-from penstock.server.serving import Assembled, Refused, exit_code_of, serve
+from penstock.server.serving import Admission, Assembled, Refused, exit_code_of, serve
 from penstock.server.settings import Settings, load
 from penstock.server.threads import Threads
 
@@ -96,7 +96,7 @@ async def _answer(send: Any, body: bytes) -> None:
     await send({"type": "http.response.body", "body": body})
 
 
-def assemble(_settings: Settings, port: Embedded, _refused: Refused) -> Assembled:
+def assemble(_settings: Settings, port: Embedded, _refused: Refused, _admission: Admission) -> Assembled:
     app = Application(port)
     return Assembled(app, app.stopping.set, lambda: print("reloaded", flush=True))
 

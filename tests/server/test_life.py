@@ -182,6 +182,16 @@ def test_without_a_key_everybody_can_connect(tmp_path: Path) -> None:
     assert not (tmp_path / "data").exists()
 
 
+def test_a_key_that_cannot_be_used_is_noticed_after_the_directory_was_made(tmp_path: Path) -> None:
+    key = tmp_path / "key.pem"
+    key.write_text("no key at all")
+    with penstock("serve", str(tmp_path / "data"), "--port", "0", "--jwt-public-key", str(key)) as server:
+        assert server.end() == serving.WRONG_USE
+        assert "--jwt-public-key" in server.said
+        assert "Traceback" not in server.said
+    assert not (tmp_path / "data").exists()
+
+
 IMPORTING = """
 import signal, sys
 class Slow:

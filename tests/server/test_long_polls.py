@@ -51,7 +51,7 @@ def connected(running: Running) -> socket.socket:
 
 def send_lease(connection: socket.socket, **body: Any) -> None:
     content = json.dumps({"wait": 40, **body}).encode()
-    head = f"POST {LEASE} HTTP/1.1\r\nHost: here\r\nContent-Length: {len(content)}\r\n\r\n"
+    head = f"POST {LEASE} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(content)}\r\n\r\n"
     connection.sendall(head.encode() + content)
 
 

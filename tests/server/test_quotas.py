@@ -35,7 +35,9 @@ def serve(port: Embedded, clock: ManualClock) -> Iterator[Serve]:
     clients: list[httpx2.Client] = []
 
     def start(quota: str) -> httpx2.Client:
-        running.append(Running(port, quotas=Quotas.configured(quota, clock)))
+        quotas = Quotas.configured(quota, clock)
+        port.monitor.engine.admits = quotas.admits
+        running.append(Running(port, quotas=quotas))
         clients.append(httpx2.Client(base_url=running[-1].url))
         clients[-1].put(HERE + "/queues/orders", json={})
         return clients[-1]
@@ -203,3 +205,28 @@ def test_who_has_all_his_queues_is_told_to_come_back(serve: Serve) -> None:
     refused(answer)
     assert "retry-after" not in answer.headers
     assert answer.json().get("retry_after") is None
+
+
+def test_a_message_that_recurs_passes_the_quota(serve: Serve, clock: ManualClock) -> None:
+    client = serve("small:3/depth=3")
+    hourly = {"cron": "0 * * * *", "message": "aGk="}
+    for name in ("one", "two", "three"):
+        assert client.put(f"{ORDERS}/schedules/{name}", json=hourly).status_code == 200
+    refused(client.put(ORDERS + "/schedules/four", json=hourly))  # the minute is used up
+    clock.advance(seconds=3600)
+    assert published(client) == 3
+    refused(client.post(ORDERS + "/messages", json={"messages": [""]}))  # they counted
+    clock.advance(seconds=3600)
+    assert published(client) == 3  # there is no room
+    client.post(ORDERS + "/purge")
+    clock.advance(seconds=3600)
+    assert published(client) == 6
+
+
+def test_bytes_of_a_message_that_recurs_are_not_counted(serve: Serve, clock: ManualClock) -> None:
+    client = serve("small:1000/bytes=1000")
+    message = {"payload": "", "headers": {"note": "n" * 400}}
+    client.put(ORDERS + "/schedules/one", json={"cron": "0 * * * *", "message": message})
+    clock.advance(seconds=3600)
+    assert published(client) == 1
+    refused(client.post(ORDERS + "/messages", json={"messages": [message, message]}))

@@ -182,6 +182,16 @@ def test_an_answer_does_not_become_too_large(port: Embedded) -> None:
         assert len(client.get(ORDERS + "/peek?count=50").json()["messages"]) == 2
 
 
+def test_one_look_at_a_queue_takes_as_long_as_anybody_likes(
+    port: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(messages, "PEEK_MAX", 3)
+    with Running(port) as running, httpx2.Client(base_url=running.url) as client:
+        published(client, *(b"%d" % number for number in range(5)))
+        assert len(client.get(ORDERS + "/peek?count=2").json()["messages"]) == 2
+        assert len(client.get(ORDERS + "/peek?count=100").json()["messages"]) == 3
+
+
 @pytest.mark.parametrize(
     "item",
     [{"headers": {"x": "y" * 400}}, {"headers": {f"{at:02}": "" for at in range(45)}}, {"key": "k" * 200, "dedup_id": "d" * 200}],

@@ -19,7 +19,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from penstock.broker import opening
 from penstock.server.listening import HttpFront
 from penstock.server.quantity import Address
-from penstock.server.serving import Assembled, assemble, bound_of
+from penstock.server.serving import Admission, Assembled, assemble, bound_of
 from penstock.server.settings import load
 
 REMOTE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
@@ -47,7 +47,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path, spans: InMemorySpanExpor
     def run(coroutine: Any) -> Any:
         return asyncio.run_coroutine_threadsafe(coroutine, loop).result(30)
 
-    put_together: Assembled = assemble(settings, port, front.refused)
+    put_together: Assembled = assemble(settings, port, front.refused, Admission.of(settings))
     run(front.start())
     run(front.serve(put_together.app))
     yield f"{front.url}?{request.param}"

@@ -52,7 +52,7 @@ from penstock.engine.log import DEFAULT_GROUP, NOTHING_KEPT, Log, Plain, is_plai
 from penstock.errors import InvalidArgument, LeaseLost, PolicyConflict, WrongKind
 from penstock.journal.commit import running_loop
 from penstock.journal.kinds import MESSAGES, METADATA, SETTLEMENTS
-from penstock.limits import DELIVERIES_MAX, PRIORITY_DEFAULT
+from penstock.limits import DELIVERIES_MAX, PRIORITY_DEFAULT, SCHEDULES_MAX
 from penstock.message import Message
 from penstock.names import check_name, is_dead_letter_name
 from penstock.policy import altered, checked, differences
@@ -305,6 +305,10 @@ class Embedded:
             known = name in found.schedules
             if recurring is None and not known:
                 return Answer(False)
+            if not known and len(found.schedules) >= SCHEDULES_MAX:
+                raise InvalidArgument(
+                    f"{log.name!r} has {SCHEDULES_MAX} schedules, and that is the bound; remove one, or have one message stand for several"
+                )
             due_us = None if recurring is None else recurring.first_us(now_us)
             self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + len(body) + 4 * len(name))
             schedules.put(self.monitor.engine, found, name, due_us, body, now_us, change)

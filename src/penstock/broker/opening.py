@@ -18,6 +18,7 @@ from penstock.broker.shelf import JournalShelf, MemoryShelf
 from penstock.broker.trace import Tracer
 from penstock.broker.upkeep import Upkeep
 from penstock.clock import Clock, ManualClock, SystemClock
+from penstock.engine.change import Admits
 from penstock.engine.engine import Engine
 from penstock.engine.history import replay as take_in
 from penstock.errors import InvalidArgument
@@ -64,9 +65,10 @@ def port(
     trace: bool | None = None,
     *,
     defaults: Policy | None = None,
+    admits: Admits | None = None,
     **settings: Any,
 ) -> Embedded:
-    """A broker's port. `defaults` is the policy of what is made in it, as far as a caller does not say it himself."""
+    """A broker's port. `defaults` is the policy of what is made in it, as far as a caller does not say it himself; `admits` is asked for each message that recurs."""
     if issubclass(type(clock), type) or not all(
         clock is None or callable(getattr(clock, name, None)) for name in ("now_us", "monotonic_us")
     ):
@@ -79,9 +81,18 @@ def port(
         raise InvalidArgument(f"trace is {argument.quoted(trace)}; give True or False")
     if path is None:
         check_settings(**settings)  # a mistake is one in memory too
-        return in_memory(clock, node=node, seed=seed, trace=bool(trace), defaults=defaults)
+        return in_memory(clock, node=node, seed=seed, trace=bool(trace), defaults=defaults, admits=admits)
     traced = True if trace is None else trace
-    return on_disk(_directory(path), clock, node=node, seed=seed, trace=traced, defaults=defaults, **settings)
+    return on_disk(
+        _directory(path),
+        clock,
+        node=node,
+        seed=seed,
+        trace=traced,
+        defaults=defaults,
+        admits=admits,
+        **settings,
+    )
 
 
 def _directory(path: object) -> Path:
@@ -103,6 +114,7 @@ def in_memory(
     seed: int = 0,
     trace: bool = False,
     defaults: Policy | None = None,
+    admits: Admits | None = None,
 ) -> Embedded:
     """A broker that forgets everything when it is closed."""
     clock = clock or SystemClock()
@@ -115,6 +127,7 @@ def in_memory(
         make_room=lambda _size, _settling: None,
         choose=choosing(shelf),
         recur=recur(ids.take),
+        admits=admits,
     )
     broker = Embedded(Monitor(None, shelf, clock, engine, ids))
     broker.monitor.defaults = defaults or Policy()
@@ -133,6 +146,7 @@ def on_disk(
     seed: int = 0,
     trace: bool = True,
     defaults: Policy | None = None,
+    admits: Admits | None = None,
     **settings: Any,
 ) -> Embedded:
     """A broker over the journal in a directory, which this process then owns."""
@@ -146,6 +160,7 @@ def on_disk(
         make_room=lambda _size, _settling: None,  # replaying asks for none; then the monitor answers
         choose=choosing(shelf),
         recur=recur(ids.take),
+        admits=admits,
     )
     tracer = Tracer() if trace else None
 

@@ -9,6 +9,7 @@ import typer
 from penstock.cli import output
 from penstock.cli.flags import Loader, flagged
 from penstock.cli.place import Json
+from penstock.cli.token import require_jwt
 from penstock.errors import PenstockError
 from penstock.server.settings import PANELS, Settings, plain
 
@@ -39,6 +40,11 @@ def config(
     """
     try:
         found = settings()
+        if found.has_key:
+            require_jwt()
+            from penstock.server.keys import keys_of
+
+            keys_of(found)
     except PenstockError as error:
         output.warn(f"penstock: {error}")
         raise typer.Exit(output.WRONG_USE) from None

@@ -64,7 +64,7 @@ def token(
       penstock token -n tenant-a --key-file key.pem --kid 2026-11      [dim]# RS256 or ES256[/dim]
     """
     with output.answering(DOTENV):
-        _require_server()
+        require_jwt()
         signer = _signer(secret_file, key_file, kid)
         claims = _claims(namespace, permission, deny_namespace, deny_permission)
         named = {"sub": subject, "aud": audience, "iss": issuer}
@@ -110,7 +110,7 @@ def _claims(
     return allowed | ({"deny": denied} if denied else {})
 
 
-def _require_server() -> None:
+def require_jwt() -> None:
     if find_spec("jwt") is None or find_spec("cryptography") is None:
         raise MissingExtra('tokens need PyJWT and cryptography; install with: pip install "penstock[server]"')
 

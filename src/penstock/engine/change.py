@@ -40,6 +40,9 @@ class Firing(NamedTuple):
 #: What the schedule of a log with that name and body does, which was due at a moment, now.
 Recur = Callable[[Log, str, bytes, int, int], Firing]
 
+#: Whether a message of so many bytes that nobody publishes now may come into a namespace, whose depth can be asked for.
+Admits = Callable[[str, int, Callable[[], int]], bool]
+
 
 class Grant(NamedTuple):
     """What a lease handed out: the number that settles it, the offsets in order, and which attempt it is."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.clock import SECOND_US
 from penstock.engine.change import Change, Firing
-from penstock.engine.events import Outcome, Scheduled
+from penstock.engine.events import Batch, Outcome, Scheduled
 from penstock.engine.log import Log, Schedule
 from penstock.errors import DiskFull, PenstockError
 
@@ -58,6 +58,8 @@ def fire(engine: Engine, log: Log, now_us: int, change: Change) -> None:
                 continue
             change.cut()
             for batch in firing.batches:
+                if not engine.admits(log.namespace, _octets(batch), lambda: engine.depth(log.namespace)):
+                    continue  # that too counts as missed
                 try:
                     engine.publish(log, batch, now_us, change)
                 except (
@@ -66,6 +68,13 @@ def fire(engine: Engine, log: Log, now_us: int, change: Change) -> None:
                     continue
             put(engine, log, name, firing.due_us, schedule.body, now_us, change)
             change.cut()
+
+
+def _octets(batch: Batch) -> int:
+    """The bytes of its payloads, and of what is said about them."""
+    said = [text for one in batch.headers or () for pair in (one or {}).items() for text in pair]
+    texts = [*(key for key in batch.key or () if key is not None), *said]
+    return batch.size + sum(len(text.encode()) for text in texts)
 
 
 def _firing(engine: Engine, log: Log, name: str, schedule: Schedule, now_us: int) -> Firing | None:

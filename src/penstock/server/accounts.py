@@ -238,6 +238,11 @@ class Accounts:
         self._keys = keys
         self._remembered = {}
 
+    @property
+    def is_open(self) -> bool:
+        """Whether everybody may do everything."""
+        return self._keys is None
+
     def caller(self, authorization: str | None) -> Caller:
         """Who sent this ``Authorization`` header; raises `Unauthorized` if it does not say so."""
         if self._keys is None:

@@ -25,7 +25,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
 
 import jwt
 import msgspec
@@ -49,6 +49,9 @@ from penstock.limits import (
     SECRET_BYTES_MIN,
     TOKEN_BYTES_MAX,
 )
+
+if TYPE_CHECKING:
+    from penstock.server.settings import Settings
 
 Algorithm = Literal["HS256", "RS256", "ES256"]
 """What a key may be for."""
@@ -256,6 +259,17 @@ def read(path: Path, what: str) -> str:
 
 def _refuse(what: str) -> NoReturn:
     raise Unauthorized(f"the token {what}") from None
+
+
+def keys_of(settings: Settings) -> Keys | None:
+    """The keys that settings name. If something is wrong with them, the error says where they were given."""
+    try:
+        return Keys.configured(settings.secret_now("jwt_secret"), settings.jwt_public_key, settings.jwt_jwks)
+    except InvalidArgument as error:
+        given = (name for name in ("jwt_secret", "jwt_public_key", "jwt_jwks") if getattr(settings, name))
+        raise InvalidArgument(
+            f"{' and '.join(str(settings.sources[name]) for name in given)}: {error}"
+        ) from None
 
 
 # --- keys ---

@@ -15,13 +15,15 @@ What always holds:
 - **Memory is bounded.** At most 61 pairs of numbers for a namespace, and a bounded number of namespaces: whoever makes up names beyond it
   shares one count with the others who do. Nothing is counted for namespaces without a quota.
 
-Pure: no I/O, and the monotonic clock is an argument. A restart forgets the last minute.
+Pure: no I/O, and the monotonic clock is an argument. Requests are counted in the loop's thread, and messages that recur in whichever thread finds them due;
+hence a lock. A restart forgets the last minute.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from threading import Lock
 from typing import Final, NamedTuple
 
 import msgspec
@@ -126,9 +128,10 @@ class Taken(NamedTuple):
 class Window:
     """What was used in the last minute, by the second."""
 
-    __slots__ = ("_seconds", "messages", "octets")
+    __slots__ = ("_lock", "_seconds", "messages", "octets")
 
-    def __init__(self) -> None:
+    def __init__(self, lock: Lock) -> None:
+        self._lock = lock
         self._seconds: deque[list[int]] = deque()  # [which second, messages, bytes], the oldest first
         self.messages = 0
         self.octets = 0
@@ -152,11 +155,12 @@ class Window:
 
     def put_back(self, taken: Taken) -> None:
         """As if it had not been used, unless it is forgotten already."""
-        if any(second is taken.second for second in self._seconds):
-            taken.second[1] -= taken.messages
-            taken.second[2] -= taken.octets
-            self.messages -= taken.messages
-            self.octets -= taken.octets
+        with self._lock:
+            if any(second is taken.second for second in self._seconds):
+                taken.second[1] -= taken.messages
+                taken.second[2] -= taken.octets
+                self.messages -= taken.messages
+                self.octets -= taken.octets
 
     def free_at_us(self, messages: int, octets: int) -> int:
         """When at most so much will be left in it."""
@@ -192,7 +196,8 @@ class Quotas:
         self._default = limits.get(DEFAULT) if default is None else default
         self._clock = clock
         self._windows: dict[str, Window] = {}
-        self._rest = Window()  # of all namespaces beyond those that are counted apart
+        self._lock = Lock()
+        self._rest = Window(self._lock)  # of all namespaces beyond those that are counted apart
         self._swept_us = 0
 
     @classmethod
@@ -213,22 +218,32 @@ class Quotas:
         bytes_max = COUNT_MAX if limit.bytes is None else limit.bytes
         _require_possible(namespace, messages, enqueues_max, "enqueues a minute")
         _require_possible(namespace, payload_bytes, bytes_max, "bytes a minute")
-        now_us = self._clock.monotonic_us()
-        window = self._window(namespace, now_us)
-        window.forget(now_us)
         room, room_bytes = enqueues_max - messages, bytes_max - payload_bytes
-        if window.messages > room or window.octets > room_bytes:
+        with self._lock:
+            now_us = self._clock.monotonic_us()
+            window = self._window(namespace, now_us)
+            window.forget(now_us)
+            if window.messages <= room and window.octets <= room_bytes:
+                return window.add(now_us, messages, payload_bytes)
             wait_s = (window.free_at_us(room, room_bytes) - now_us) / SECOND_US
-            used = (
-                f"{enqueues_max} enqueues a minute"
-                if window.messages > room
-                else f"{bytes_max} bytes a minute"
-            )
-            raise QuotaExceeded(
-                f"the namespace {namespace!r} has used its {used}; try again in {wait_s:.3g} s",
-                retry_after_s=wait_s,
-            )
-        return window.add(now_us, messages, payload_bytes)
+            used = f"{bytes_max} bytes" if window.messages <= room else f"{enqueues_max} enqueues"
+        raise QuotaExceeded(
+            f"the namespace {namespace!r} has used its {used} a minute; try again in {wait_s:.3g} s",
+            retry_after_s=wait_s,
+        )
+
+    def admits(self, namespace: str, octets: int, depth: Callable[[], int]) -> bool:
+        """Take a message that recurs, which nobody publishes now; False if it is above the quota."""
+        limit = self.limit(namespace)
+        if limit is None:
+            return True
+        try:
+            if limit.depth is not None:
+                self.require_room(namespace, depth=depth(), adding=1)
+            self.take(namespace, 1, octets)
+        except QuotaExceeded:
+            return False
+        return True
 
     def require_room(
         self, namespace: str, *, queues: int | None = None, depth: int | None = None, adding: int
@@ -255,7 +270,7 @@ class Quotas:
         if window is None:
             if namespace not in self._limits and not self._has_room(now_us):
                 return self._rest
-            window = self._windows[namespace] = Window()
+            window = self._windows[namespace] = Window(self._lock)
         return window
 
     def _has_room(self, now_us: int) -> bool:

@@ -4,11 +4,11 @@ Theory of operation
 -------------------
 The order of a life, and why it is that:
 
-1. What is wrong with the settings is said before anything is touched. Without a key only this machine may reach the server.
+1. What is wrong with the settings, or with a key, is said before anything is touched. Without a key only this machine may reach the server.
 2. The address is taken, then the directory: whoever starts a second server by mistake hears at once who holds what.
 3. The broker opens in a thread, because recovering a large journal takes its time: signals are heard meanwhile, `/health` answers, everything
    else is told to come back.
-4. `assemble` builds accounts, quotas, metrics and the application around the open broker, and the fronts serve it.
+4. `assemble` builds accounts, metrics and the application around the open broker, and the fronts serve it.
 5. SIGTERM or SIGINT: the fronts stop accepting, long polls end with what they have, requests are answered, for so long as
    `shutdown_timeout` says; then the rest is cut. Then the broker is closed, which syncs. A second signal cuts at once, and still closes the broker;
    a third ends the process where it is, which costs a recovery and nothing that was acknowledged.
@@ -38,17 +38,20 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from penstock.broker import opening
 from penstock.broker.embedded import Embedded
 from penstock.broker.port import HostedPort
+from penstock.clock import SystemClock
 from penstock.errors import DirectoryLocked, InvalidArgument, MissingExtra, PenstockError
 from penstock.journal.directory import Directory, holder
 from penstock.journal.files import Files
 from penstock.limits import SEGMENT_BYTES
 from penstock.server.connections import Bound
 from penstock.server.listening import AddressTaken, App, HttpFront, is_loopback
+from penstock.server.quotas import Quotas
 from penstock.server.settings import Settings
 from penstock.server.threads import in_thread
 
 if TYPE_CHECKING:
     from penstock.server import tls
+    from penstock.server.keys import Keys
 
 log = logging.getLogger("penstock.server")
 
@@ -83,22 +86,40 @@ class Assembled(NamedTuple):
 Refused = Callable[[], Mapping[str, int]]
 """How many connections were refused, by why."""
 
-Assemble = Callable[[Settings, Embedded, Refused], Assembled]
+
+class Admission(NamedTuple):
+    """Who may come, and with how much: read before anything is touched."""
+
+    keys: Keys | None
+    quotas: Quotas
+
+    @classmethod
+    def of(cls, settings: Settings) -> Admission:
+        return cls(keys_now(settings), Quotas.configured(settings.namespace_quotas, SystemClock()))
 
 
-def assemble(settings: Settings, port: Embedded, refused: Refused) -> Assembled:
+Assemble = Callable[[Settings, Embedded, Refused, Admission], Assembled]
+
+
+def keys_now(settings: Settings) -> Keys | None:
+    """What tokens are checked with; None if everybody may do everything."""
+    if not settings.has_key:
+        return None
+    from penstock.server.keys import keys_of
+
+    return keys_of(settings)
+
+
+def assemble(settings: Settings, port: Embedded, refused: Refused, admission: Admission) -> Assembled:
     """Everything between the broker and the network: accounts, quotas, metrics, and the application over them."""
     from penstock.observe.metrics import Metrics
     from penstock.server.accounts import Accounts
     from penstock.server.bounds import Bounds
     from penstock.server.http import app as http
-    from penstock.server.keys import Keys
-    from penstock.server.quotas import Quotas
 
-    def keys() -> Keys | None:
-        return Keys.configured(settings.secret_now("jwt_secret"), settings.jwt_public_key, settings.jwt_jwks)
-
-    accounts = Accounts(keys(), clock=port.clock, audience=settings.jwt_audience, issuer=settings.jwt_issuer)
+    accounts = Accounts(
+        admission.keys, clock=port.clock, audience=settings.jwt_audience, issuer=settings.jwt_issuer
+    )
     bounds = Bounds(
         body_bytes_max=settings.max_body_size,
         wait_s_max=settings.max_wait,
@@ -111,7 +132,7 @@ def assemble(settings: Settings, port: Embedded, refused: Refused) -> Assembled:
     app = http.create(
         _traced(port) if settings.tracing else port,
         accounts=accounts,
-        quotas=Quotas.configured(settings.namespace_quotas, port.clock),
+        quotas=admission.quotas,
         bounds=bounds,
         observer=metrics,
         directory=settings.data_dir.absolute() if settings.storage == "disk" else None,
@@ -121,7 +142,7 @@ def assemble(settings: Settings, port: Embedded, refused: Refused) -> Assembled:
 
     def reload() -> None:
         where = key_file(settings)
-        found = None if where is None else keys()
+        found = None if where is None else keys_now(settings)
         if found is not None:
             accounts.replace(found)
             log.info("the key of tokens was read again from %s; what another has signed is refused", where)
@@ -230,6 +251,7 @@ class Serving:
         self._signals = 0
         self._stopping = asyncio.Event()
         self._hurry = asyncio.Event()
+        self._admission = Admission.of(settings)
         self._tls = tls_of(settings)
         context = None if self._tls is None else self._tls.ssl
         self._http = HttpFront(settings.http_addr, bound_of(settings), context=context)
@@ -262,7 +284,7 @@ class Serving:
         try:
             if not port.host():
                 log.info("this kernel does not sync files by itself: a thread does")
-            self._assembled = self._assemble(self.settings, port, self._http.refused)
+            self._assembled = self._assemble(self.settings, port, self._http.refused, self._admission)
             await self._http.serve(self._assembled.app)
             self._begin(self._look_for_failure(port))
             if self._tls is not None and self.settings.tls_cert is not None:
@@ -308,7 +330,8 @@ class Serving:
             more = {} if path is None else {"progress": self._note_progress}
             return opening.port(
                 path, None, settings.node_id, settings.trace, defaults=settings.policy, durability=settings.durability,
-                commit_interval_ms=settings.commit_interval_ms, segment_bytes=SEGMENT_BYTES, **more,
+                commit_interval_ms=settings.commit_interval_ms, segment_bytes=SEGMENT_BYTES,
+                admits=self._admission.quotas.admits, **more,
             )  # fmt: skip
 
         opened = asyncio.ensure_future(in_thread(open_))

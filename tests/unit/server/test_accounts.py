@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from penstock.clock import ManualClock
@@ -217,6 +217,7 @@ def test_claims_of_others_are_minded() -> None:
     ) == ["default"]
 
 
+@settings(suppress_health_check=[HealthCheck.too_slow])  # the first draw builds all of it
 @given(st.dictionaries(
     st.sampled_from(["sub", "exp", "nbf", "iat", "aud", "iss", "namespaces", "permissions", "deny"]),
     st.recursive(st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=5) | st.sampled_from(["*", "publish", "namespaces"]),

@@ -54,6 +54,17 @@ def test_a_quota_for_a_name_that_cannot_be_is_taken(text: str) -> None:
 # --- a minute ---
 
 
+def test_what_nobody_publishes_passes_the_quota_or_the_depth() -> None:
+    quotas = Quotas.configured("a:2/bytes=10/depth=3", ManualClock())
+    assert not quotas.admits("a", 1, lambda: 3)  # and that took nothing
+    assert not quotas.admits("a", 11, lambda: 0)
+    assert quotas.admits("a", 5, lambda: 2)
+    assert not quotas.admits("a", 6, lambda: 2)
+    assert quotas.admits("a", 5, lambda: 2)
+    assert not quotas.admits("a", 0, lambda: 2)
+    assert quotas.admits("b", 10**9, lambda: 10**9)
+
+
 def test_a_namespace_without_a_quota_is_bounded() -> None:
     quotas = Quotas.configured("a:1", ManualClock())
     quotas.take("b", 10**9, 10**12)

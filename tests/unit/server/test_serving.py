@@ -55,7 +55,8 @@ def test_a_hangup_leaves_the_old_public_key_in_force(
     file = tmp_path / "key"
     file.write_text(stored(old_public))
     with closing(in_memory()) as port:
-        assembled = serving.assemble(load({"storage": "memory", setting: str(file)}), port, dict)
+        settings = load({"storage": "memory", setting: str(file)})
+        assembled = serving.assemble(settings, port, dict, serving.Admission.of(settings))
         accounts = assembled.app.state.front.accounts  # type: ignore[attr-defined]
         assert accounts.caller(f"Bearer {old.sign(CLAIMS)}").subject == "worker"
         file.write_text(stored(new_public))
@@ -76,7 +77,8 @@ def test_a_key_that_is_in_no_file_is_said_to_be_read_again(
     caplog: pytest.LogCaptureFixture, given: dict[str, Any]
 ) -> None:
     with closing(in_memory()) as port:
-        assembled = serving.assemble(load({"storage": "memory", **given}), port, dict)
+        settings = load({"storage": "memory", **given})
+        assembled = serving.assemble(settings, port, dict, serving.Admission.of(settings))
         with caplog.at_level(logging.INFO, "penstock.server"):
             assembled.reload()
     assert [record.getMessage() for record in caplog.records] == [
@@ -133,5 +135,6 @@ def test_a_host_that_is_none_is_an_obscure_error() -> None:
 )
 def test_a_limit_that_was_chosen_is_not_in_force(setting: str, bound: str) -> None:
     with closing(in_memory()) as port:
-        assembled = serving.assemble(load({"storage": "memory", setting: "1234"}), port, dict)
+        settings = load({"storage": "memory", setting: "1234"})
+        assembled = serving.assemble(settings, port, dict, serving.Admission.of(settings))
     assert getattr(assembled.app.state.front.bounds, bound) == 1234  # type: ignore[attr-defined]

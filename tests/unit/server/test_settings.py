@@ -350,3 +350,6 @@ def test_the_command_hides_what_is_wrong(tmp_path: Path) -> None:
     done = config(tmp_path, PENSTOCK_HTTP_ADR=":1")
     assert done.returncode == 0
     assert "did you mean PENSTOCK_HTTP_ADDR?" in done.stderr
+    done = config(tmp_path, PENSTOCK_JWT_SECRET="too short")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "PENSTOCK_JWT_SECRET (environment): " in done.stderr

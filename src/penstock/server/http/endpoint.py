@@ -17,11 +17,13 @@ import re
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing
 from functools import lru_cache, partial
+from ipaddress import ip_address
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Final
+from urllib.parse import urlsplit
 
-from penstock.errors import BatchTooLarge, InvalidArgument, PenstockError
+from penstock.errors import BatchTooLarge, Forbidden, InvalidArgument, PenstockError
 from penstock.names import check_name
 from penstock.server.accounts import ANYBODY
 from penstock.server.http import problem
@@ -107,12 +109,14 @@ class Endpoint:
     async def _answered(self, call: Call, scope: Scope, receive: Receive, send: Send) -> int:
         front = self.front
         authorization: str | None = None
-        accept = content_type = length = b""
+        accept = content_type = length = host = origin = site = coding = b""
         given_id: bytes | None = None
+        is_ambiguous = False
         for name, value in scope["headers"]:
-            if name == b"authorization":
-                if authorization is not None:
-                    raise _two_tokens()
+            if name == b"host":
+                host = value
+            elif name == b"authorization":
+                is_ambiguous = authorization is not None
                 authorization = value.decode("latin-1")
             elif name == b"content-type":
                 content_type = value
@@ -122,12 +126,27 @@ class Endpoint:
                 length = value
             elif name == b"x-request-id":
                 given_id = value
+            elif name == b"origin":
+                origin = value
+            elif name == b"sec-fetch-site":
+                site = value
+            elif name == b"content-encoding":
+                coding = value
         call.request_id = request_id(given_id)
+        if is_ambiguous:
+            raise _two_tokens()
+        if coding and coding.lower() != b"identity":
+            raise _compressed()
         row = self._rows[scope["method"]]
         route = row.route
         call.front = front
         call.port = front.port
-        call.caller = ANYBODY if route.public else front.accounts.caller(authorization)
+        if route.public:
+            call.caller = ANYBODY
+        else:
+            if front.accounts.is_open:
+                _require_local(host, origin, site)
+            call.caller = front.accounts.caller(authorization)
         call.path = path = scope["path_params"]
         call.namespace = namespace = path.get("namespace", "")
         if route.permission:
@@ -201,6 +220,36 @@ async def _rest(receive: Receive, first: bytes, most: int) -> bytes:
 def _two_tokens() -> Refusal:
     """Which of them counts is not to depend on who looks."""
     return Refusal(400, InvalidArgument.code, "there are two Authorization headers: send one")
+
+
+def _compressed() -> Refusal:
+    return Refusal(
+        415, "unsupported_media_type", "the body has a Content-Encoding: send it as it is", close=True
+    )
+
+
+def _require_local(host: bytes, origin: bytes, site: bytes) -> None:
+    """Where everybody on this machine may do everything, that is not so for every page in a browser on this machine.
+
+    A page of another site can send requests here, and its browser says so (Origin; of a picture's address only Sec-Fetch-Site); with a name of its own that leads to this machine it could read the answers too, but then it
+    asks for that name (Host).
+    """
+    if site == b"cross-site" or (host and not _is_local(b"//" + host)) or (origin and not _is_local(origin)):
+        raise Refusal(
+            403, Forbidden.code,
+            "this server has no key, and so answers only those on this machine who ask for it by a name of this machine, such as localhost; "
+            "start it with a key (PENSTOCK_JWT_SECRET), and send a token",
+            close=True,
+        )  # fmt: skip
+
+
+@lru_cache(1024)
+def _is_local(url: bytes) -> bool:
+    try:
+        name = urlsplit(url.decode("ascii")).hostname or ""
+        return name == "localhost" or name.endswith(".localhost") or ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _too_large(most: int) -> Refusal:

@@ -34,6 +34,9 @@ STEP_MAX: Final = 4096
 ROW_BYTES: Final = 128
 HEADER_BYTES: Final = 8
 
+#: What one look shows at the most: it is looked up while everybody else waits.
+PEEK_MAX: Final = 10_000
+
 #: Ids are positive signed 64-bit integers.
 ID_MAX: Final = 2**63 - 1
 
@@ -137,7 +140,9 @@ async def schedule(call: Call) -> wire.Was:
     log = await call.log()
     name = calls.schedule_name(call.path["schedule"])
     recurring = calls.recurring(body.cron, body.timezone, body.missed, message_of(body.message), log.policy)
-    return wire.Was(was=await call.port.schedule(log, name, recurring).get())
+    # That it is set is a message's worth of writing. Each time that it is due it counts again: see `Quotas.admits`.
+    with within_quota(call, call.namespace, 1, len(recurring.encode())):
+        return wire.Was(was=await call.port.schedule(log, name, recurring).get())
 
 
 async def unschedule(call: Call) -> wire.Was:
@@ -304,7 +309,8 @@ async def _latest(call: Call, log: Handle) -> int:
 
 
 async def peek(call: Call) -> Any:
-    found = await call.port.peek(await call.log(), calls.count(call.query["count"])).get()
+    wanted = min(calls.count(call.query["count"]), PEEK_MAX)
+    found = await call.port.peek(await call.log(), wanted).get()
     octets = list(accumulate(ROW_BYTES + HEADER_BYTES * len(one.headers) + _size_of(one) for one in found))
     fitting = max(1, bisect_right(octets, call.front.bounds.answer_bytes_max))
     del found[fitting:]
@@ -371,7 +377,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         method="GET", path=LOG + "/peek", summary="What would be handed out next, without taking it", permission=("consume",),
-        handler=peek, query=(Query("count", int, "how many messages at the most", 1),), answer=wire.Messages,
+        handler=peek, query=(Query("count", int, f"how many messages; {PEEK_MAX} at the most", 1),), answer=wire.Messages,
         answer_example=wire.Messages(messages=[_ROW]),
     ),
     Route(

@@ -37,6 +37,9 @@ class Caller(Protocol):
 class Accounts(Protocol):
     """Tells callers by what they show."""
 
+    @property
+    def is_open(self) -> bool: ...
+
     def caller(self, authorization: str | None) -> Caller: ...
 
 
@@ -68,6 +71,8 @@ class Observer(Protocol):
 
 class OpenAccounts:
     """Everybody may do everything."""
+
+    is_open = True
 
     def caller(self, authorization: str | None) -> Caller:
         del authorization

@@ -1,4 +1,4 @@
-"""An answer that comes in parts keeps what it holds, or is counted as a success when it failed."""
+"""An answer that comes in parts keeps what it holds, or is counted as a success when it failed; a request is answered that should not be."""
 
 from __future__ import annotations
 
@@ -6,14 +6,17 @@ import asyncio
 from collections.abc import AsyncGenerator, Collection, MutableMapping
 from typing import Any
 
+import jwt
 import pytest
 
 from penstock.broker.opening import in_memory
 from penstock.clock import ManualClock
 from penstock.errors import Unauthorized
+from penstock.server.accounts import Accounts
 from penstock.server.http import app as application
 from penstock.server.http.app import create
 from penstock.server.http.route import Call, Events, Route, Stream
+from penstock.server.keys import Keys
 
 
 class Statuses:
@@ -129,11 +132,13 @@ async def answered(app: Any, method: str, path: str, headers: list[tuple[bytes, 
     return found
 
 
-HOST = (b"host", b"here")
+HOST = (b"host", b"localhost:8080")
 QUEUE = "/v1/namespaces/default/queues/orders"
 
 
-def asked(*requests: tuple[str, str, list[tuple[bytes, bytes]]]) -> list[int]:
+def asked(
+    *requests: tuple[str, str, list[tuple[bytes, bytes]]], accounts: Accounts | None = None
+) -> list[int]:
     """The statuses of some requests, one after the other."""
 
     async def ask(app: Any) -> list[int]:
@@ -141,7 +146,7 @@ def asked(*requests: tuple[str, str, list[tuple[bytes, bytes]]]) -> list[int]:
 
     port = in_memory(ManualClock())
     try:
-        return asyncio.run(ask(create(port)))
+        return asyncio.run(ask(create(port, accounts=accounts)))
     finally:
         port.close()
 
@@ -176,3 +181,56 @@ def test_one_of_two_tokens_is_believed() -> None:
     assert asked(
         ("GET", QUEUE, [HOST, (b"authorization", b"Bearer a"), (b"authorization", b"Bearer b")])
     ) == [400]
+
+
+def test_a_compressed_body_is_taken_as_it_stands() -> None:
+    assert asked(
+        ("PUT", QUEUE, [HOST, (b"content-encoding", b"gzip")]), ("GET", QUEUE, [HOST]),
+        ("PUT", QUEUE, [HOST, (b"content-encoding", b"Identity")]),
+    ) == [415, 404, 201]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "rebound.example:8080"},
+        {"host": "localhost.example"},
+        {"host": "192.0.2.1:8080"},
+        {"host": "localhost", "origin": "https://site.example"},
+        {"host": "localhost", "origin": "http://localhost.site.example"},
+        {"host": "localhost", "origin": "null"},
+        {"host": "localhost", "sec-fetch-site": "cross-site"},  # a picture's address: no Origin comes with it
+    ],
+)
+def test_a_page_from_elsewhere_reaches_a_server_without_a_key(headers: dict[str, str]) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    assert asked(("PUT", QUEUE, raw), ("GET", QUEUE, [HOST])) == [403, 404]
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {"host": "127.0.0.1:8080"},
+        {"host": "127.1.2.3"},
+        {"host": "[::1]:8080"},
+        {"host": "LOCALHOST"},
+        {"host": "queue.localhost:8080", "origin": "http://localhost:3000", "sec-fetch-site": "same-site"},
+        {},  # HTTP/1.0
+    ],
+)
+def test_who_is_on_this_machine_is_refused(headers: dict[str, str]) -> None:
+    raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+    assert asked(("PUT", QUEUE, raw)) == [201]
+
+
+def test_with_a_key_a_name_of_elsewhere_is_refused() -> None:
+    """Who may come is told by tokens then, which no page has of itself; and servers have names."""
+    secret = "s" * 32
+    accounts = Accounts(Keys.configured(secret, None, None), clock=ManualClock())
+    claims = {"exp": 2**33, "namespaces": ["*"], "permissions": ["publish", "consume", "admin"]}
+    token = jwt.encode(claims, secret, algorithm="HS256")
+    from_elsewhere = [(b"host", b"queue.example"), (b"origin", b"https://site.example")]
+    assert asked(
+        ("PUT", QUEUE, from_elsewhere), ("PUT", QUEUE, [*from_elsewhere, (b"authorization", f"Bearer {token}".encode())]),
+        accounts=accounts,
+    ) == [401, 201]  # fmt: skip
