@@ -73,6 +73,7 @@ def test_2000_idle_connections_keep_a_good_client_out(usual: Running) -> None:
         pytest.skip(f"{IDLE} connections need {IDLE + 100} files, and there may be {hard}")
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, IDLE + 100), hard))
     try:
+        assert well(usual)  # it has begun, and is as large as it is without anybody
         before = memory_bytes(usual)
         with ExitStack() as stack:
             idle = [stack.enter_context(connected(usual)) for _ in range(IDLE)]

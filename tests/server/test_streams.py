@@ -16,6 +16,7 @@ from penstock.clock import SECOND_US, ManualClock
 from penstock.server.accounts import Accounts
 from penstock.server.bounds import Bounds
 from penstock.server.http.app import create
+from penstock.server.http.parties import CONNECTION, NoConnection
 from penstock.server.keys import Keys, Signer
 from tests.server.running import Running
 from tests.server.test_long_polls import until, waiting
@@ -166,6 +167,19 @@ def test_streams_end_when_the_server_does(port: Embedded) -> None:
 # --- a client that has gone ---
 
 
+class Ending(NoConnection):
+    """A connection that ends."""
+
+    def __init__(self) -> None:
+        self._has_ended = False
+
+    def end(self) -> None:
+        self._has_ended = True
+
+    def is_closing(self) -> bool:
+        return self._has_ended
+
+
 @pytest.mark.parametrize("path", [ORDERS + "/tail?start=earliest", HERE + "/stats/stream?interval=0.1"])
 def test_a_stream_without_a_client_ends_and_keeps_nobody_from_his_turn(port: Embedded, path: str) -> None:
     """To one who has gone nothing is sent, and that never waits: the rest of a backlog would be read at one go."""
@@ -174,19 +188,15 @@ def test_a_stream_without_a_client_ends_and_keeps_nobody_from_his_turn(port: Emb
     turns, seen = 0, []
 
     async def converse() -> None:
-        gone = asyncio.Event()
-        asked = iter([{"type": "http.request", "body": b"", "more_body": False}])
+        connection = Ending()
 
         async def receive() -> MutableMapping[str, Any]:
-            for message in asked:
-                return message
-            await gone.wait()
-            return {"type": "http.disconnect"}
+            return {"type": "http.request", "body": b"", "more_body": False}
 
         async def send(message: MutableMapping[str, Any]) -> None:
             if b"data: " in message.get("body", b""):
                 seen.append(turns)
-                gone.set()
+                asyncio.get_running_loop().call_soon(connection.end)
 
         async def another() -> None:
             nonlocal turns
@@ -198,7 +208,7 @@ def test_a_stream_without_a_client_ends_and_keeps_nobody_from_his_turn(port: Emb
         bare, _, query = path.partition("?")
         scope = {"type": "http", "method": "GET", "path": bare, "raw_path": bare.encode(), "query_string": query.encode(), "headers": [],
                  "scheme": "http", "server": ("here", 80), "client": ("there", 1), "http_version": "1.1", "asgi": {"version": "3.0"},
-                 "root_path": "", "extensions": {}}  # fmt: skip
+                 "root_path": "", "extensions": {}, CONNECTION: connection}  # fmt: skip
         other = asyncio.ensure_future(another())
         await app(scope, receive, send)
         other.cancel()

@@ -2,9 +2,9 @@
 
 Theory of operation
 -------------------
-uvicorn closes connections that are idle between requests, and pauses those that send more than is read. It counts no connections by
+uvicorn pauses connections that send more than is read. It counts no connections by
 address, has no bound on the head of a request (httptools keeps all of it), and waits for ever for one that never ends: a few thousand clients that
-send a byte a minute would take every connection there is. So its protocol class is subclassed (`Guard`), once for each parser:
+send a byte a minute would take every connection there is. So its protocol class is subclassed (`Guard`):
 
 - `Door` counts connections, in all and by address (of IPv6 by its /64, which is what one customer has), and refuses the one too many with a
   short answer, before a parser is made busy with it. With TLS they are counted when they are accepted (see `listening`), so that handshakes that never end count, too.
@@ -12,12 +12,15 @@ send a byte a minute would take every connection there is. So its protocol class
   and nobody has seen it. The bytes of bodies that came in several pieces are counted for all connections together, from the first until the answer: many
   that are each within their bound are not more than the memory there is. The one that goes beyond is refused.
 - Time is looked at once a second, for all connections together (`Door.sweep`): a request that comes and goes within a second costs no timer.
-  What a connection is doing (`Stage`) and for which request is compared with the second before. A head must be there within a time; a body may
+  What a connection is doing (`Stage`) and for which request is compared with the second before. Who asks for nothing may stay for a time; a head must be there within one; a body may
   take a time and one second more for every so many bytes, so a client that sends a byte a second is cut, and a slow line is not; an answer that
   nobody takes is given up.
 
 Whoever is refused hears why: an answer is written, our side of the connection is closed, and what still comes is thrown away for a
 moment, because a connection that is closed with unread bytes is reset, and the reset overtakes the answer.
+
+An answer that is whole goes out by `Guard.answer`: its head is put together once, and it is one write. By ASGI's two messages it would be two system calls, each of which
+wakes the client, and uvicorn looks at every header with two regular expressions: a seventh of what a publish costs. An answer in parts goes that way, and one whose turn is not yet there.
 
 What always holds: a connection that was counted is uncounted when it is lost, and only then.
 """
@@ -27,18 +30,15 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final
+from itertools import chain
+from typing import Any, Final
 
 import msgspec
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 
-from penstock.server.line import IS_CLOSING, Line
-
-if TYPE_CHECKING:
-    from uvicorn.protocols.http.h11_impl import H11Protocol as _Protocol
-else:
-    _Protocol = object
+from penstock.server.http.parties import CONNECTION
 
 #: How long somebody who was refused may take to read why.
 LINGER_S: Final = 2.0
@@ -56,6 +56,7 @@ STALLED_S: Final = 30.0
 FRAMING_BYTES: Final = 64 << 10
 
 _END_OF_HEAD: Final = b"\r\n\r\n"
+_CONTROL: Final = re.compile(rb"[\0-\x08\x0a-\x1f\x7f]")
 _UPGRADE: Final = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 _IPV6_NETWORK_BYTES: Final = 8
 
@@ -119,7 +120,7 @@ class Refusal(Enum):
 class Stage(Enum):
     """What a connection is doing, as far as somebody must be hurried."""
 
-    FRESH = "nothing has come yet"
+    IDLE = "no request is there"
     HEAD = "the head of a request is on its way"
     BODY = "the body of a request is on its way"
     REST = "the body of a request that is answered is still coming"
@@ -191,7 +192,7 @@ class Door:
             transport.abort()
 
 
-class Guard(_Protocol):
+class Guard(HttpToolsProtocol):
     """A connection with bounds; the rest is uvicorn's."""
 
     door: Door
@@ -206,10 +207,11 @@ class Guard(_Protocol):
         self._held = 0  # bytes of a body in pieces that is not answered
         self._in_body = False
         self._tail = b""  # the end of what has come of such a head
-        self._stage = Stage.FRESH
+        self._stage = Stage.IDLE
         self._request: object = None  # the one for which it is in that stage
         self._since_s = 0.0
         self._unsent = 0
+        self._tell: Callable[[], object] | None = None  # who wants to know of the end
 
     # --- coming and going ---
 
@@ -230,7 +232,7 @@ class Guard(_Protocol):
             self.turn_away(refusal)
             return
         self._since_s = self.loop.time()
-        super().connection_made(Line(transport, self.loop))  # type: ignore[arg-type]
+        super().connection_made(transport)
 
     def give_up(self) -> None:
         """It was expected, and does not come."""
@@ -245,6 +247,8 @@ class Guard(_Protocol):
             self.door.leave(self._address)
             self._address = None
             super().connection_lost(error)
+            if self._tell is not None:
+                self._tell()
 
     def turn_away(self, why: Refusal) -> None:
         """Answer that, if no other answer has begun, and end the connection."""
@@ -256,6 +260,8 @@ class Guard(_Protocol):
         if busy:
             cycle.disconnected = True  # what the application answers now, nobody hears
             cycle.message_event.set()
+            if self._tell is not None:
+                self._tell()
         self.connections.discard(self)
         if busy and (cycle.response_started or not cycle.more_body):
             self.transport.abort()  # in the middle of an answer, or before that of an earlier request
@@ -295,8 +301,49 @@ class Guard(_Protocol):
             self._hold(len(data))
 
     def on_message_begin(self) -> None:
-        super().on_message_begin()  # type: ignore[misc]  # httptools tells so of each request, those among them that come at once
-        self.scope[IS_CLOSING] = self.transport.is_closing  # type: ignore[typeddict-unknown-key]
+        super().on_message_begin()
+        self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+
+    def is_closing(self) -> bool:
+        """Whether the connection is being closed, or has been: a request's `receive` hears of that some turns of the loop later."""
+        return self._turned_away or self.transport.is_closing()
+
+    def at_its_end(self, tell: Callable[[], object] | None) -> None:
+        """Have that called when the connection is closed."""
+        self._tell = tell
+        if tell is not None:
+            self.flow.resume_reading()  # of one who is not read from, nobody sees that he goes
+            if self.is_closing():
+                tell()
+
+    def answer(self, scope: object, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Answer a request whole, by one write. False if nothing was done, because it has to go by ASGI's messages: the client reads too slowly or is gone, or another request came behind this one."""
+        cycle = self.cycle
+        if (
+            cycle is None
+            or cycle.scope is not scope
+            or cycle.response_started
+            or cycle.disconnected
+            or self.flow.write_paused
+            or self.scope["method"] == "HEAD"
+        ):
+            return False
+        lines = [name + b": " + value + b"\r\n" for name, value in chain(cycle.default_headers, headers)]
+        if (b"connection", b"close") in headers:
+            cycle.keep_alive = False
+        elif not cycle.keep_alive:
+            lines.append(b"connection: close\r\n")
+        head = b"".join(lines)
+        if len(_CONTROL.findall(head)) != 2 * len(lines):
+            raise RuntimeError("a header has a line break in it")  # somebody's text would be taken for ours
+        cycle.waiting_for_100_continue = False
+        cycle.response_started = cycle.response_complete = True
+        self.transport.write(b"%s%s\r\n%s" % (STATUS_LINE[status], head, body))
+        cycle.message_event.set()
+        if not cycle.keep_alive:
+            self.transport.close()
+        cycle.on_response()
+        return True
 
     def _hold(self, count: int) -> None:
         if self.cycle.response_complete:
@@ -311,8 +358,13 @@ class Guard(_Protocol):
         self._held = 0
 
     def on_response_complete(self) -> None:
+        """As uvicorn has it, but for its timer."""
         self._release()
-        super().on_response_complete()
+        if self.transport.is_closing():
+            return
+        self.flow.resume_reading()
+        if self.pipeline:
+            self._start_asgi_task(*self.pipeline.pop())
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn says no more than ours
         self.turn_away(Refusal.GARBLED)
@@ -335,7 +387,7 @@ class Guard(_Protocol):
         self._unsent = unsent
         passed_s = now_s - self._since_s
         bound = self.door.bound
-        if stage is Stage.FRESH and passed_s >= bound.idle_s:
+        if stage is Stage.IDLE and passed_s >= bound.idle_s:
             self.transport.close()
         elif (stage is Stage.REST and passed_s >= LINGER_S) or (
             stage is Stage.STALLED and passed_s >= STALLED_S
@@ -357,9 +409,7 @@ class Guard(_Protocol):
                 return Stage.REST
             return Stage.FINE if self.flow.read_paused else Stage.BODY
         if cycle is None or cycle.response_complete:
-            if self._received:
-                return Stage.HEAD
-            return Stage.FRESH if cycle is None else Stage.FINE  # uvicorn has a timer between requests
+            return Stage.HEAD if self._received else Stage.IDLE
         return Stage.FINE
 
 
@@ -370,12 +420,8 @@ def _without_upgrade(data: bytes) -> bytes:
 
 
 def protocol(door: Door) -> type[asyncio.Protocol]:
-    """uvicorn's protocol, guarded. httptools parses in C: a request takes a quarter of the time that h11 takes for it."""
-    try:
-        from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol as Base
-    except ImportError:
-        from uvicorn.protocols.http.h11_impl import H11Protocol as Base  # type: ignore[assignment]
-    return type("Connection", (Guard, Base), {"door": door})
+    """uvicorn's protocol, guarded."""
+    return type("Connection", (Guard,), {"door": door})
 
 
 def address_of(peer: object) -> str | bytes:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from contextlib import aclosing
 from functools import lru_cache, partial
 from ipaddress import ip_address
@@ -35,10 +35,10 @@ from penstock.server.http.bodies import (
     encode_msgpack,
     wants_msgpack,
 )
-from penstock.server.http.front import ClientGone, Front, Receive, nobody_knows
+from penstock.server.http.front import ClientGone, Front, Receive
+from penstock.server.http.parties import CONNECTION, NoConnection
 from penstock.server.http.problem import Headers, Refusal
 from penstock.server.http.route import Call, Encoded, Events, Plain, Query, Route, Stream, parsed
-from penstock.server.line import IS_CLOSING
 
 Send = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Scope = MutableMapping[str, Any]
@@ -53,6 +53,8 @@ REMEMBERED_QUERY_BYTES_MAX: Final = 256
 
 #: Of an id that we give. They are no numbers in a row: those would tell one tenant how much others ask.
 REQUEST_ID_BYTES: Final = 8
+
+_NO_CONNECTION: Final = NoConnection()
 
 
 class Row:
@@ -92,6 +94,8 @@ class Endpoint:
         began = perf_counter()
         call = Call()
         call.request_id = ""
+        call.scope = scope
+        call.connection = scope.get(CONNECTION, _NO_CONNECTION)
         status = 499  # as others have it, of a client that has gone
         try:
             status = await self._answered(call, scope, receive, send)
@@ -99,7 +103,7 @@ class Endpoint:
             pass
         except Exception as error:  # whatever it is, the client gets an answer
             status, headers, body = answer_to(error, call.request_id)
-            await respond(send, status, [self.front.life, *headers], body, call.request_id)
+            await respond(call, send, status, [self.front.life, *headers], body)
         finally:
             seconds = perf_counter() - began
             self.front.observer.request(self.path, scope["method"], status, seconds)
@@ -108,34 +112,11 @@ class Endpoint:
 
     async def _answered(self, call: Call, scope: Scope, receive: Receive, send: Send) -> int:
         front = self.front
-        authorization: str | None = None
-        accept = content_type = length = host = origin = site = coding = b""
-        given_id: bytes | None = None
-        is_ambiguous = False
-        for name, value in scope["headers"]:
-            if name == b"host":
-                host = value
-            elif name == b"authorization":
-                is_ambiguous = authorization is not None
-                authorization = value.decode("latin-1")
-            elif name == b"content-type":
-                content_type = value
-            elif name == b"accept":
-                accept = value
-            elif name == b"content-length":
-                length = value
-            elif name == b"x-request-id":
-                given_id = value
-            elif name == b"origin":
-                origin = value
-            elif name == b"sec-fetch-site":
-                site = value
-            elif name == b"content-encoding":
-                coding = value
-        call.request_id = request_id(given_id)
-        if is_ambiguous:
-            raise _two_tokens()
-        if coding and coding.lower() != b"identity":
+        given: dict[bytes, bytes] = dict(scope["headers"])
+        call.request_id = request_id(given.get(b"x-request-id"))
+        if len(given) != len(scope["headers"]):
+            _refuse_twice(scope["headers"])
+        if (coding := given.get(b"content-encoding")) and coding.lower() != b"identity":
             raise _compressed()
         row = self._rows[scope["method"]]
         route = row.route
@@ -145,8 +126,11 @@ class Endpoint:
             call.caller = ANYBODY
         else:
             if front.accounts.is_open:
-                _require_local(host, origin, site)
-            call.caller = front.accounts.caller(authorization)
+                _require_local(given)
+            authorization = given.get(b"authorization")
+            call.caller = front.accounts.caller(
+                None if authorization is None else authorization.decode("latin-1")
+            )
         call.path = path = scope["path_params"]
         call.namespace = namespace = path.get("namespace", "")
         if route.permission:
@@ -161,16 +145,17 @@ class Endpoint:
             call.query = row.parsed.__wrapped__(query)
         else:
             call.query = row.parsed(query)
-        call.headers = scope["headers"]
-        call.accept = accept
-        call.content_type = content_type
+        call.headers = given
+        call.accept = accept = given.get(b"accept", b"")
+        call.content_type = content_type = given.get(b"content-type", b"")
         call.packed = wants_msgpack(accept, content_type)
         call.receive = receive
-        call.is_gone = scope.get(IS_CLOSING, nobody_knows)
         call.status = None
         call.body = None
         if row.reading is not None:
-            call.body = row.reading(await _body(front, receive, length), content_type)
+            call.body = row.reading(
+                await _body(front, receive, given.get(b"content-length", b"")), content_type
+            )
         return await _sent(call, route, await route.handler(call), send)
 
 
@@ -217,9 +202,18 @@ async def _rest(receive: Receive, first: bytes, most: int) -> bytes:
     return b"".join(parts)
 
 
-def _two_tokens() -> Refusal:
-    """Which of them counts is not to depend on who looks."""
-    return Refusal(400, InvalidArgument.code, "there are two Authorization headers: send one")
+#: Of these headers there is one: which of several counts is not to depend on who looks.
+_SINGLE: Final = frozenset({b"authorization", b"host", b"content-type", b"content-length"})
+
+
+def _refuse_twice(headers: Sequence[tuple[bytes, bytes]]) -> None:
+    seen = set()
+    for name, _ in headers:
+        if name in seen and name in _SINGLE:
+            raise Refusal(
+                400, InvalidArgument.code, f"there are two {name.decode().title()} headers: send one"
+            )
+        seen.add(name)
 
 
 def _compressed() -> Refusal:
@@ -228,13 +222,15 @@ def _compressed() -> Refusal:
     )
 
 
-def _require_local(host: bytes, origin: bytes, site: bytes) -> None:
+def _require_local(headers: Mapping[bytes, bytes]) -> None:
     """Where everybody on this machine may do everything, that is not so for every page in a browser on this machine.
 
     A page of another site can send requests here, and its browser says so (Origin; of a picture's address only Sec-Fetch-Site); with a name of its own that leads to this machine it could read the answers too, but then it
     asks for that name (Host).
     """
-    if site == b"cross-site" or (host and not _is_local(b"//" + host)) or (origin and not _is_local(origin)):
+    host, origin = headers.get(b"host"), headers.get(b"origin")
+    is_theirs = headers.get(b"sec-fetch-site") == b"cross-site"
+    if is_theirs or (host and not _is_local(b"//" + host)) or (origin and not _is_local(origin)):
         raise Refusal(
             403, Forbidden.code,
             "this server has no key, and so answers only those on this machine who ask for it by a name of this machine, such as localhost; "
@@ -262,12 +258,12 @@ async def _sent(call: Call, route: Route, answer: Any, send: Send) -> int:
     """Send the answer; its status."""
     if answer is None:
         status = call.status or 204
-        await respond(send, status, [call.front.life], b"", call.request_id)
+        await respond(call, send, status, [call.front.life], b"")
         return status
     if type(answer) is Plain:
         extra = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
         headers = [(b"content-type", answer.content_type.encode()), *extra]
-        await respond(send, answer.status, headers, answer.body, call.request_id)
+        await respond(call, send, answer.status, headers, answer.body)
         return answer.status
     if type(answer) is Events:
         return await _stream(call, answer, send)
@@ -281,7 +277,7 @@ async def _sent(call: Call, route: Route, answer: Any, send: Send) -> int:
         body = encode_msgpack(answer)
     else:
         body = encode_json(answer)
-    await respond(send, status, [(b"content-type", kind), call.front.life], body, call.request_id)
+    await respond(call, send, status, [(b"content-type", kind), call.front.life], body)
     return status
 
 
@@ -331,9 +327,12 @@ async def _flow(call: Call, answer: Stream, send: Send) -> int:
     return 200
 
 
-async def respond(send: Send, status: int, headers: Headers, body: bytes, request: str) -> None:
-    headers.append((b"content-length", b"%d" % len(body)))
-    headers.append((b"x-request-id", request.encode("latin-1")))
+async def respond(call: Call, send: Send, status: int, headers: Headers, body: bytes) -> None:
+    if status != 204:  # which has no length to tell
+        headers.append((b"content-length", b"%d" % len(body)))
+    headers.append((b"x-request-id", call.request_id.encode("latin-1")))
+    if call.connection.answer(call.scope, status, headers, body):
+        return
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})
 

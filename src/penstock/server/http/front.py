@@ -22,7 +22,7 @@ from penstock.broker.port import Handle, HostedPort, Kind
 from penstock.broker.ticket import Stoppable, Ticket
 from penstock.errors import PenstockError
 from penstock.server.bounds import Bounds
-from penstock.server.http.parties import Accounts, Caller, Observer, Quotas
+from penstock.server.http.parties import Accounts, Caller, Connection, Observer, Quotas
 from penstock.server.http.problem import Refusal
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
@@ -33,11 +33,6 @@ HANDLES_MAX: Final = 10_000
 
 class ClientGone(Exception):
     """Whoever asked has gone: nobody hears the answer."""
-
-
-def nobody_knows() -> bool:
-    """Whether a client has gone, of which nothing is heard."""
-    return False
 
 
 class Front:
@@ -69,8 +64,8 @@ class Front:
         self._kinds: dict[tuple[str, str | int], Kind] = {}  # of logs that are, or were, there
         self._polls = 0
         self._polls_by_party: Counter[str] = Counter()
-        self._waits: set[Wait] = set()
-        self._named: dict[tuple[str, str], Wait] = {}  # by the caller's party and the name that it gave
+        self._waits: set[Any] = set()
+        self._named: dict[tuple[str, str], Stoppable] = {}  # by the caller's party and the name that it gave
 
     # --- logs ---
 
@@ -143,24 +138,25 @@ class Front:
         )
 
     async def outcome(
-        self, ticket: Ticket[Any], receive: Receive, take_back: Callable[[Any], Awaitable[None]] | None = None,
-        name: tuple[str, str] | None = None, is_gone: Callable[[], bool] = nobody_knows,
+        self, ticket: Ticket[Any], connection: Connection, take_back: Callable[[Any], Awaitable[None]] | None = None,
+        name: tuple[str, str] | None = None,
     ) -> Any:  # fmt: skip
         """What a ticket gives, unless the client goes first: then what it was given is taken back. By its `name`, if it has one, the client may end the wait."""
         if not isinstance(ticket, Stoppable):  # it is there, or on its way
-            return await _unless_gone(await ticket.get(), is_gone(), take_back)
-        wait = Wait(ticket)
-        self._waits.add(wait)
+            return await _unless_gone(await ticket.get(), connection, take_back)
+        self._waits.add(ticket)
         if name is not None:
-            self._named[name] = wait
+            self._named[name] = ticket
         if self.stopping:
-            wait.stop()
+            ticket.stop()
+        connection.at_its_end(ticket.stop)
         try:
-            found, has_gone = await wait.outcome(receive)
-            return await _unless_gone(found, has_gone or is_gone(), take_back)
+            # Between what was found and the answer nothing is waited for, so this is the last look.
+            return await _unless_gone(await ticket.get(), connection, take_back)
         finally:
-            self._waits.discard(wait)
-            if name is not None and self._named.get(name) is wait:
+            connection.at_its_end(None)
+            self._waits.discard(ticket)
+            if name is not None and self._named.get(name) is ticket:
                 del self._named[name]
 
     def end_wait(self, caller: Caller, name: str) -> bool:
@@ -182,72 +178,19 @@ class Front:
             wait.stop()
 
 
-async def _unless_gone(found: Any, has_gone: bool, take_back: Callable[[Any], Awaitable[None]] | None) -> Any:
+async def _unless_gone(
+    found: Any, connection: Connection, take_back: Callable[[Any], Awaitable[None]] | None
+) -> Any:
     """What somebody was given, if he is still there; otherwise it is taken back."""
-    if not has_gone:
+    if not connection.is_closing():
         return found
     if take_back is not None:
         await take_back(found)
     raise ClientGone
 
 
-class Wait:
-    """A ticket that somebody waits for, and may stop."""
-
-    def __init__(self, ticket: Any) -> None:
-        self._ticket = ticket
-        self.stop: Callable[[], None] = ticket.stop
-
-    def _stop_for(self, _gone: object) -> None:
-        self.stop()
-
-    async def outcome(self, receive: Receive) -> tuple[Any, bool]:
-        """What the ticket gives, and whether the client has gone."""
-        gone = asyncio.ensure_future(until_gone(receive))
-        gone.add_done_callback(self._stop_for)
-        try:
-            found = await self._ticket.get()
-        finally:
-            # From here on nothing is waited for before the answer is sent, so this is the last look.
-            has_gone = gone.done()
-            gone.remove_done_callback(self._stop_for)
-            gone.cancel()
-        return found, has_gone
-
-
-class Presence:
-    """Whether a client is still there, looked at for as long as its answer goes on."""
-
-    def __init__(self, receive: Receive) -> None:
-        self._gone = asyncio.ensure_future(until_gone(receive))
-
-    async def require(self) -> None:
-        """Raise `ClientGone` if it is not. Others have a turn first: what is sent to one who has gone never waits, so nobody else would run, nor would its going be noticed."""
-        await asyncio.sleep(0)
-        if self._gone.done():
-            raise ClientGone
-
-    async def receive(self) -> MutableMapping[str, Any]:
-        """For those who wait for its going besides."""
-        await asyncio.shield(self._gone)
-        return {"type": "http.disconnect"}
-
-    async def __aenter__(self) -> Presence:
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await _end(self._gone)
-
-
-async def until_gone(receive: Receive) -> None:
-    """Until the client has gone. Whatever it still sends is not wanted."""
-    while (await receive())["type"] != "http.disconnect":
-        pass
-
-
-async def _end(task: asyncio.Task[Any]) -> None:
-    if not task.done():
-        task.cancel()
-        await asyncio.wait((task,))
-    if not task.cancelled():
-        task.exception()  # it was seen
+async def require_present(connection: Connection) -> None:
+    """Raise `ClientGone` if nobody is there any more. Others have a turn first: what is sent to one who has gone never waits, so nobody else would run, nor would its going be noticed."""
+    await asyncio.sleep(0)
+    if connection.is_closing():
+        raise ClientGone

@@ -54,9 +54,7 @@ async def leased(
 
     with call.front.place(call.caller):
         ticket = call.port.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
-        granted = await call.front.outcome(
-            ticket, call.receive, take_back, call.wait_name(), is_gone=call.is_gone
-        )
+        granted = await call.front.outcome(ticket, call.connection, take_back, call.wait_name())
     return (None, 0) if granted is None else await _what_fits(call, log, granted)
 
 

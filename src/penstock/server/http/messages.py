@@ -263,7 +263,7 @@ async def patient_page(call: Call, log: Handle) -> Stretch:
             left_us = end_us - clock.monotonic_us()
             if left_us <= 0:
                 break
-            await call.front.outcome(call.port.watch(log, found.next, wait_us=left_us), call.receive)
+            await call.front.outcome(call.port.watch(log, found.next, wait_us=left_us), call.connection)
             found = await page(call, log, offset, count)
     return found
 
@@ -300,7 +300,7 @@ async def watch(call: Call) -> wire.Was:
     if wait_us and (await _latest(call, log)) <= offset:
         with call.front.place(call.caller):
             ticket = call.port.watch(log, offset, wait_us=wait_us)
-            await call.front.outcome(ticket, call.receive, name=call.wait_name())
+            await call.front.outcome(ticket, call.connection, name=call.wait_name())
     return wire.Was(was=await _latest(call, log) > offset)
 
 

@@ -1,4 +1,4 @@
-"""Who works with the front, and what it needs of them: accounts, quotas, an observer.
+"""Who works with the front, and what it needs of them: accounts, quotas, an observer, connections.
 
 They are written elsewhere (`server.accounts`, `server.quotas`, `observe`); here is what the front asks of them, and those that stand in where there are none:
 everybody may do everything, nothing is counted, nobody looks on.
@@ -6,8 +6,8 @@ everybody may do everything, nothing is counted, nobody looks on.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, Final, Protocol
 
 from penstock.server.accounts import ANYBODY, Permission
 
@@ -69,6 +69,26 @@ class Observer(Protocol):
     def render(self, namespaces: Collection[str] | None) -> bytes: ...
 
 
+#: Where in a request's scope its connection stands, if the listener has put it there.
+CONNECTION: Final = "penstock.connection"
+
+
+class Connection(Protocol):
+    """The line to a client."""
+
+    def is_closing(self) -> bool:
+        """Whether it is being closed, or has been: whatever is sent, nobody hears it."""
+        ...
+
+    def at_its_end(self, tell: Callable[[], object] | None) -> None:
+        """Have that called when it is closed; with None, nothing any more. There is one who waits on a connection at a time."""
+        ...
+
+    def answer(self, scope: object, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
+        """Answer a request whole, and at once; False if it has to go by ASGI's messages."""
+        ...
+
+
 class OpenAccounts:
     """Everybody may do everything."""
 
@@ -92,6 +112,20 @@ class NoQuotas:
         self, namespace: str, *, queues: int | None = None, depth: int | None = None, adding: int
     ) -> None:
         pass
+
+
+class NoConnection:
+    """Nothing is known of the client but what ASGI tells."""
+
+    def is_closing(self) -> bool:
+        return False
+
+    def at_its_end(self, tell: Callable[[], object] | None) -> None:
+        del tell
+
+    def answer(self, scope: object, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
+        del scope, status, headers, body
+        return False
 
 
 class NoObserver:

@@ -22,7 +22,7 @@ from penstock.errors import InvalidArgument
 from penstock.server.accounts import Permission
 from penstock.server.http.bodies import encode_json, encode_msgpack
 from penstock.server.http.front import Front, Receive
-from penstock.server.http.parties import Caller
+from penstock.server.http.parties import Caller, Connection
 
 Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
 
@@ -85,23 +85,24 @@ class Call:
     """A request on its way."""
 
     __slots__ = (
-        "accept", "body", "caller", "content_type", "front", "headers", "is_gone", "namespace", "packed", "path", "port", "query", "receive",
-        "request_id", "status",
+        "accept", "body", "caller", "connection", "content_type", "front", "headers", "namespace", "packed", "path", "port", "query",
+        "receive", "request_id", "scope", "status",
     )  # fmt: skip
 
+    scope: Any  # as ASGI has it
+    connection: Connection
     front: Front
     port: HostedPort
     caller: Caller
     namespace: str
     path: dict[str, Any]
     query: Mapping[str, Any]
-    headers: list[tuple[bytes, bytes]]  # of the request
+    headers: Mapping[bytes, bytes]  # of the request
     body: Any
     packed: bool  # whether the answer goes as msgpack
     accept: bytes
     content_type: bytes
     receive: Receive
-    is_gone: Callable[[], bool]  # whether the client's connection is being closed, as far as is known
     request_id: str
     status: int | None
 
@@ -132,7 +133,8 @@ class Call:
 
     def header(self, name: bytes) -> str | None:
         """A header of the request."""
-        return next((value.decode("latin-1") for found, value in self.headers if found == name), None)
+        found = self.headers.get(name)
+        return None if found is None else found.decode("latin-1")
 
 
 Handler = Callable[[Call], Awaitable[Any]]

@@ -16,7 +16,7 @@ from penstock.broker import calls
 from penstock.errors import BatchTooLarge, InvalidArgument, QuotaExceeded
 from penstock.journal.spool import Manifest
 from penstock.limits import QUOTA_ROOM_RETRY_S
-from penstock.server.http.front import ClientGone, Front, Presence
+from penstock.server.http.front import ClientGone, Front, require_present
 from penstock.server.http.logs import require_room_for_queues
 from penstock.server.http.messages import within_quota
 from penstock.server.http.problem import Refusal
@@ -151,12 +151,11 @@ async def read(call: Call) -> Stream:
 
 
 async def _parts(tables: Tables, call: Call, parts: Iterator[bytes]) -> AsyncGenerator[bytes, None]:
-    async with Presence(call.receive) as client:
-        while (part := await tables.work(next, parts, None)) is not None:
-            await client.require()
-            call.require_caller()
-            if part:
-                yield part
+    while (part := await tables.work(next, parts, None)) is not None:
+        await require_present(call.connection)
+        call.require_caller()
+        if part:
+            yield part
 
 
 async def progress(call: Call) -> wire.Checked:

@@ -19,7 +19,7 @@ from penstock.broker.ticket import Stoppable
 from penstock.clock import SECOND_US
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.server.http.bodies import encode_json
-from penstock.server.http.front import Presence
+from penstock.server.http.front import require_present
 from penstock.server.http.logs import what_may_be_seen
 from penstock.server.http.messages import offset_of, page, row_of
 from penstock.server.http.route import LOG, NAMESPACE, Call, Events, Query, Route
@@ -79,21 +79,20 @@ async def _messages(call: Call, log: Handle, offset: int) -> AsyncGenerator[byte
     bounds = call.front.bounds
     yield RETRY
     waited = False
-    async with Presence(call.receive) as client:
-        while not call.front.stopping:
-            call.require_caller()
-            runs, offset, missed, _ = await page(call, log, offset, bounds.page_messages)
-            if missed:
-                yield b'event: missed\ndata: {"missed":%d}\n\n' % missed
-            for events in _events(runs):
-                yield events
-                await client.require()
-            if waited and not runs:
-                yield ALIVE
-            waited = not runs
-            if waited:
-                ticket = call.port.watch(log, offset, wait_us=_pause_us(call, bounds.heartbeat_s))
-                await call.front.outcome(ticket, client.receive)
+    while not call.front.stopping:
+        call.require_caller()
+        runs, offset, missed, _ = await page(call, log, offset, bounds.page_messages)
+        if missed:
+            yield b'event: missed\ndata: {"missed":%d}\n\n' % missed
+        for events in _events(runs):
+            yield events
+            await require_present(call.connection)
+        if waited and not runs:
+            yield ALIVE
+        waited = not runs
+        if waited:
+            ticket = call.port.watch(log, offset, wait_us=_pause_us(call, bounds.heartbeat_s))
+            await call.front.outcome(ticket, call.connection)
 
 
 def _events(runs: list[Run]) -> Iterator[bytes]:
@@ -136,20 +135,19 @@ async def stats(call: Call) -> Events:
 async def _statistics(call: Call, interval_s: float) -> AsyncGenerator[bytes, None]:
     yield RETRY
     loop = asyncio.get_running_loop()
-    async with Presence(call.receive) as client:
-        while not call.front.stopping:
+    while not call.front.stopping:
+        call.require_caller()
+        yield b"event: stats\ndata: %s\n\n" % encode_json(await _described(call))
+        await require_present(call.connection)
+        end = loop.time() + interval_s
+        while (left_s := end - loop.time()) > 0:
+            pause_us = _pause_us(call, min(left_s, call.front.bounds.heartbeat_s))
+            await call.front.outcome(_Pause(pause_us / SECOND_US), call.connection)
+            if call.front.stopping:
+                return
             call.require_caller()
-            yield b"event: stats\ndata: %s\n\n" % encode_json(await _described(call))
-            await client.require()
-            end = loop.time() + interval_s
-            while (left_s := end - loop.time()) > 0:
-                pause_us = _pause_us(call, min(left_s, call.front.bounds.heartbeat_s))
-                await call.front.outcome(_Pause(pause_us / SECOND_US), client.receive)
-                if call.front.stopping:
-                    return
-                call.require_caller()
-                if loop.time() < end:
-                    yield ALIVE
+            if loop.time() < end:
+                yield ALIVE
 
 
 async def _described(call: Call) -> StatsEvent:

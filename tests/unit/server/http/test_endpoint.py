@@ -177,10 +177,12 @@ def test_addresses_fill_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     assert all(len(path) < 100 for _, path, _ in app._found)
 
 
-def test_one_of_two_tokens_is_believed() -> None:
+def test_one_of_two_tokens_or_hosts_is_believed() -> None:
     assert asked(
-        ("GET", QUEUE, [HOST, (b"authorization", b"Bearer a"), (b"authorization", b"Bearer b")])
-    ) == [400]
+        ("GET", QUEUE, [HOST, (b"authorization", b"Bearer a"), (b"authorization", b"Bearer b")]),
+        ("GET", QUEUE, [(b"host", b"site.example"), HOST]), ("GET", QUEUE, [HOST, HOST]),
+        ("GET", QUEUE, [HOST, (b"x-mine", b"a"), (b"x-mine", b"b")]),
+    ) == [400, 400, 400, 404]  # fmt: skip
 
 
 def test_a_compressed_body_is_taken_as_it_stands() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, MutableMapping
+from collections.abc import Awaitable, Callable
 from contextlib import closing
 from typing import Any
 
@@ -13,6 +13,7 @@ from penstock.broker.opening import in_memory
 from penstock.broker.ticket import Answer, Stoppable
 from penstock.server.http.app import create
 from penstock.server.http.front import ClientGone, Front
+from penstock.server.http.parties import NoConnection
 
 
 class Waited(Stoppable):
@@ -32,16 +33,28 @@ class Waited(Stoppable):
         return await self.found
 
 
-class Client:
-    """Sends nothing, until it goes."""
+class Client(NoConnection):
+    """One who may go."""
 
     def __init__(self) -> None:
-        self.goes = asyncio.Event()
         self.taken_back: list[Any] = []
+        self._is_gone = False
+        self._tell: Callable[[], object] | None = None
 
-    async def receive(self) -> MutableMapping[str, Any]:
-        await self.goes.wait()
-        return {"type": "http.disconnect"}
+    def is_closing(self) -> bool:
+        return self._is_gone
+
+    def at_its_end(self, tell: Callable[[], object] | None) -> None:
+        self._tell = tell
+
+    def go(self) -> None:
+        self._is_gone = True
+        if self._tell is not None:
+            self._tell()
+
+    @property
+    def is_watched(self) -> bool:
+        return self._tell is not None
 
     async def take_back(self, found: Any) -> None:
         self.taken_back.append(found)
@@ -49,10 +62,9 @@ class Client:
 
 def play(scene: Callable[[Front, Client], Awaitable[None]]) -> None:
     async def all_of_it() -> None:
-        await scene(create(port).state.front, Client())
-        await asyncio.sleep(0)
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        assert not left, "somebody still looks whether the client has gone"
+        client = Client()
+        await scene(create(port).state.front, client)
+        assert not client.is_watched, "somebody still looks whether the client has gone"
 
     with closing(in_memory()) as port:
         asyncio.run(all_of_it())
@@ -62,7 +74,7 @@ def test_what_was_granted_is_given() -> None:
     async def scene(front: Front, client: Client) -> None:
         ticket = Waited()
         asyncio.get_running_loop().call_soon(ticket.found.set_result, "a message")
-        assert await front.outcome(ticket, client.receive, client.take_back) == "a message"
+        assert await front.outcome(ticket, client, client.take_back) == "a message"
         assert client.taken_back == []
 
     play(scene)
@@ -70,9 +82,9 @@ def test_what_was_granted_is_given() -> None:
 
 def test_who_goes_waits_no_longer() -> None:
     async def scene(front: Front, client: Client) -> None:
-        asyncio.get_running_loop().call_soon(client.goes.set)
+        asyncio.get_running_loop().call_soon(client.go)
         with pytest.raises(ClientGone):
-            await front.outcome(Waited(), client.receive, client.take_back)
+            await front.outcome(Waited(), client, client.take_back)
         assert client.taken_back == [None]
 
     play(scene)
@@ -83,8 +95,9 @@ def test_what_is_granted_to_one_who_has_gone_is_taken_back() -> None:
         for ticket in (Answer("a message"), Waited()):
             if isinstance(ticket, Waited):
                 ticket.found.set_result("a message")
+            client.go()
             with pytest.raises(ClientGone):
-                await front.outcome(ticket, client.receive, client.take_back, is_gone=lambda: True)
+                await front.outcome(ticket, client, client.take_back)
         assert client.taken_back == ["a message", "a message"]
 
     play(scene)
@@ -93,7 +106,7 @@ def test_what_is_granted_to_one_who_has_gone_is_taken_back() -> None:
 def test_nobody_waits_at_a_server_that_stops() -> None:
     async def scene(front: Front, client: Client) -> None:
         front.stop()
-        assert await front.outcome(Waited(), client.receive, client.take_back) is None
+        assert await front.outcome(Waited(), client, client.take_back) is None
 
     play(scene)
 
@@ -101,7 +114,7 @@ def test_nobody_waits_at_a_server_that_stops() -> None:
 def test_who_waits_when_a_server_stops_is_answered() -> None:
     async def scene(front: Front, client: Client) -> None:
         asyncio.get_running_loop().call_soon(front.stop)
-        assert await front.outcome(Waited(), client.receive, client.take_back) is None
+        assert await front.outcome(Waited(), client, client.take_back) is None
 
     play(scene)
 
@@ -120,6 +133,6 @@ def test_what_is_settled_and_on_its_way_is_given_up_when_the_server_stops() -> N
 
     async def scene(front: Front, client: Client) -> None:
         asyncio.get_running_loop().call_soon(front.stop)
-        assert await front.outcome(Settled(), client.receive, client.take_back) == "a message"
+        assert await front.outcome(Settled(), client, client.take_back) == "a message"
 
     play(scene)

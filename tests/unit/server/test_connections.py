@@ -1,0 +1,185 @@
+"""An answer that goes out in pieces, in the wrong order, to somebody else, or with somebody's text in its head; an end that nobody hears of. (Bounds: `tests/server/test_connections.py`.)"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from penstock.server.http.parties import CONNECTION
+from penstock.server.listening import HttpFront
+from penstock.server.quantity import Address
+from tests.server.running import BOUND
+
+App = Callable[[Any, Any, Any], Awaitable[None]]
+
+
+class Transport:
+    """Remembers what was done to it."""
+
+    def __init__(self) -> None:
+        self.done: list[Any] = []
+        self.is_reading = True
+
+    def write(self, data: bytes) -> None:
+        self.done.append(data)
+
+    def close(self) -> None:
+        self.done.append("close")
+
+    def abort(self) -> None:
+        self.done.append("close")
+
+    def is_closing(self) -> bool:
+        return "close" in self.done
+
+    def get_extra_info(self, name: str, default: object = None) -> object:
+        return {"peername": ("127.0.0.1", 5), "sockname": ("127.0.0.1", 80)}.get(name, default)
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+
+#: What is done to a connection: bytes come, or something is called.
+Step = bytes | Callable[[Any], object]
+
+
+def on_a_connection(app: App, *steps: Step) -> list[Any]:
+    """What a transport sees, if all of that happens to its connection one after the other."""
+
+    async def play() -> list[Any]:
+        front = HttpFront(Address("127.0.0.1", 0), BOUND)
+        front._config.loaded_app = app
+        connection, transport = front._connection(), Transport()
+        connection.connection_made(transport)  # type: ignore[arg-type]
+        for step in steps:
+            connection.data_received(step) if isinstance(step, bytes) else step(connection)
+            for _ in range(10):
+                await asyncio.sleep(0)
+        return transport.done
+
+    return asyncio.run(play())
+
+
+async def hello(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with the path."""
+    del receive
+    body = scope["path"].encode()
+    headers = [(b"x-a", b"b"), (b"content-length", b"%d" % len(body))]
+    if scope[CONNECTION].answer(scope, 200, headers, body):
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+def get(path: str, *lines: str, version: str = "1.1", method: str = "GET") -> bytes:
+    return "\r\n".join([f"{method} {path} HTTP/{version}", "host: localhost", *lines, "", ""]).encode()
+
+
+HEAD = b"HTTP/1.1 200 OK\r\nx-a: b\r\ncontent-length: 2\r\n\r\n"
+WHOLE = HEAD + b"/1"
+
+
+def test_an_answer_is_more_than_one_write() -> None:
+    assert on_a_connection(hello, get("/1")) == [WHOLE]
+    assert on_a_connection(hello, get("/1"), get("/2")) == [HEAD + b"/1", HEAD + b"/2"]
+
+
+def test_requests_that_come_at_once_are_answered_out_of_order_or_not_at_all() -> None:
+    found = on_a_connection(hello, get("/1") + get("/2") + get("/3"))
+    assert b"".join(found) == b"".join(HEAD + path for path in (b"/1", b"/2", b"/3"))
+
+
+def test_the_head_of_an_answer_has_somebodys_text() -> None:
+    refused: list[str] = []
+
+    async def odd(scope: Any, receive: Any, send: Any) -> None:
+        del receive, send
+        for value in (b"a\r\nset-cookie: b", b"a\nb", b"a\rb", b"a\0b"):
+            with pytest.raises(RuntimeError, match="header") as error:
+                scope[CONNECTION].answer(scope, 200, [(b"x", value)], b"")
+            refused.append(str(error.value))
+        scope[CONNECTION].answer(scope, 204, [], b"")
+
+    assert on_a_connection(odd, get("/")) == [b"HTTP/1.1 204 No Content\r\n\r\n"]
+    assert len(refused) == 4
+
+
+def test_a_connection_that_is_to_be_closed_is_kept() -> None:
+    closed = WHOLE.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+    assert on_a_connection(hello, get("/1", "connection: close")) == [closed, "close"]
+    assert on_a_connection(hello, get("/1", version="1.0")) == [closed, "close"]
+
+
+def test_a_server_closes_and_does_not_say_so() -> None:
+    async def last(scope: Any, receive: Any, send: Any) -> None:
+        del receive, send
+        scope[CONNECTION].answer(scope, 413, [(b"connection", b"close")], b"")
+
+    assert on_a_connection(last, get("/1")) == [
+        b"HTTP/1.1 413 Request Entity Too Large\r\nconnection: close\r\n\r\n",
+        "close",
+    ]
+
+
+def test_somebody_who_asked_for_the_head_gets_a_body() -> None:
+    assert b"".join(on_a_connection(hello, get("/1", method="HEAD"))) == HEAD
+
+
+def test_somebody_who_does_not_read_gets_more() -> None:
+    def look(connection: Any) -> None:
+        assert connection.transport.done == []
+
+    found = on_a_connection(
+        hello, lambda one: one.pause_writing(), get("/1"), look, lambda one: one.resume_writing()
+    )
+    assert found == [HEAD, b"/1"]
+
+
+def test_an_answer_comes_twice() -> None:
+    async def twice(scope: Any, receive: Any, send: Any) -> None:
+        await hello(scope, receive, send)
+        assert not scope[CONNECTION].answer(scope, 200, [], b"again")
+
+    assert on_a_connection(twice, get("/1")) == [WHOLE]
+
+
+def test_who_waits_does_not_hear_of_the_end() -> None:
+    heard: list[str] = []
+
+    async def waits(scope: Any, receive: Any, send: Any) -> None:
+        del receive, send
+        connection, ended = scope[CONNECTION], asyncio.Event()
+        connection.at_its_end(ended.set)
+        await ended.wait()
+        connection.at_its_end(None)
+        heard.append(scope["path"])
+        assert not connection.answer(scope, 200, [], b"nobody hears")
+
+    def lose(connection: Any) -> None:
+        connection.transport.close()
+        connection.connection_lost(None)
+
+    assert b"nobody" not in b"".join(x for x in on_a_connection(waits, get("/1"), lose) if x != "close")
+    assert heard == ["/1"]
+    on_a_connection(waits, get("/2"), lambda one: one.turn_away(next(iter(one.door.refused))))
+    assert heard == ["/1", "/2"]
+
+
+def test_one_who_asks_behind_a_wait_is_not_read_from_and_not_seen_to_go() -> None:
+    seen: list[bool] = []
+
+    async def waits(scope: Any, receive: Any, send: Any) -> None:
+        del receive, send
+        await asyncio.sleep(0)
+        scope[CONNECTION].at_its_end(lambda: None)
+        seen.append(scope[CONNECTION].transport.is_reading)
+        scope[CONNECTION].at_its_end(None)
+
+    on_a_connection(waits, get("/1") + get("/2"))
+    assert seen[0] is True
