@@ -169,6 +169,10 @@ class Door:
         """Answer, and close once that can have been read."""
         self.refused[why] += 1
         transport.write(why.answer)
+        self.see_off(transport, now_s)
+
+    def see_off(self, transport: asyncio.Transport, now_s: float) -> None:
+        """Close a connection over which something may still come, once what was answered can have been read."""
         if len(self._lingering) >= LINGERING_MAX or not transport.can_write_eof():
             transport.close()
         else:
@@ -341,9 +345,18 @@ class Guard(HttpToolsProtocol):
         self.transport.write(b"%s%s\r\n%s" % (STATUS_LINE[status], head, body))
         cycle.message_event.set()
         if not cycle.keep_alive:
-            self.transport.close()
+            self._end(in_the_middle=cycle.more_body)
         cycle.on_response()
         return True
+
+    def _end(self, *, in_the_middle: bool) -> None:
+        """Close the connection behind an answer; if its request has not come whole, what is left of it is thrown away first."""
+        if in_the_middle:
+            self._turned_away = True
+            self.connections.discard(self)
+            self.door.see_off(self.transport, self.loop.time())
+        else:
+            self.transport.close()
 
     def _hold(self, count: int) -> None:
         if self.cycle.response_complete:
@@ -360,7 +373,7 @@ class Guard(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         """As uvicorn has it, but for its timer."""
         self._release()
-        if self.transport.is_closing():
+        if self.is_closing():
             return
         self.flow.resume_reading()
         if self.pipeline:
