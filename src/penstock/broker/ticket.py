@@ -204,7 +204,7 @@ class Waiting(Stoppable):
     """A receive that waits at a place: a log and a group. `outcome` is the ticket of what was granted, set once, by `grant`."""
 
     __slots__ = (
-        "_future", "_gate", "_loop", "consumer", "count", "deadline_us", "give_up", "keep", "outcome", "place", "stands",
+        "_future", "_gate", "_loop", "_thread", "consumer", "count", "deadline_us", "give_up", "keep", "outcome", "place", "stands",
     )  # fmt: skip
 
     def __init__(
@@ -220,6 +220,7 @@ class Waiting(Stoppable):
         self.outcome: Ticket[Any] | None = None
         self._gate: threading.Lock | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = 0  # of the loop
         self._future: asyncio.Future[None] | None = None
 
     def grant(self, outcome: Ticket[Any]) -> None:
@@ -229,7 +230,12 @@ class Waiting(Stoppable):
             self._gate.release()
         if self._loop is not None and self._future is not None:
             with suppress(RuntimeError):  # the loop was closed: nobody is left to hear of it
-                self._loop.call_soon_threadsafe(_resolve, self._future)
+                if (
+                    threading.get_ident() == self._thread
+                ):  # it hears of it a turn sooner, and before whoever published
+                    _resolve(self._future)
+                else:
+                    self._loop.call_soon_threadsafe(_resolve, self._future)
 
     def stop(self) -> None:
         """Wait no longer: the answer is what was granted, or nothing."""
@@ -249,6 +255,7 @@ class Waiting(Stoppable):
 
     async def get(self) -> Any:
         self._loop = running_loop()
+        self._thread = threading.get_ident()
         self._future = self._loop.create_future()
         try:
             while self.outcome is None:

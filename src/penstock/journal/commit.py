@@ -299,6 +299,8 @@ class GroupCommit:
 
     def has_barrier(self) -> bool:
         """Whether somebody waits for everything to be at rest."""
+        if not self._pending:  # as after most commits
+            return False
         with self._lock:
             return any(ticket.at_rest is not None for ticket in self._pending)
 

@@ -166,3 +166,29 @@ def test_a_task_that_is_cancelled_stays_in_line_or_breaks_who_grants_later(given
     asyncio.run(run())
     assert given.up == [waiting]
     waiting.grant(Answer(8))  # its loop is closed
+
+
+def test_who_waits_hears_of_it_later_than_whoever_comes_next() -> None:
+    """A consumer's answer goes out before the publisher's: it is the one that somebody waits for."""
+
+    async def play() -> None:
+        waiting = Waiting((None, "default"), 1, None, keep=True, deadline_us=None, give_up=None)
+        waits = asyncio.ensure_future(waiting.get())
+        await asyncio.sleep(0)
+        waiting.grant(Answer("a message"))
+        await asyncio.sleep(0)  # one turn
+        assert waits.done()
+        assert waits.result() == "a message"
+
+    asyncio.run(play())
+
+
+def test_who_waits_does_not_hear_of_what_another_thread_grants() -> None:
+    async def play() -> str:
+        waiting = Waiting((None, "default"), 1, None, keep=True, deadline_us=None, give_up=None)
+        waits = asyncio.ensure_future(waiting.get())
+        await asyncio.sleep(0)
+        await asyncio.to_thread(waiting.grant, Answer("a message"))
+        return await asyncio.wait_for(waits, PATIENCE_S)
+
+    assert asyncio.run(play()) == "a message"
