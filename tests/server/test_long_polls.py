@@ -16,6 +16,7 @@ import pytest
 from penstock.broker.embedded import Embedded
 from penstock.clock import ManualClock
 from penstock.server.bounds import Bounds
+from penstock.server.connections import Guard
 from tests.server.running import Running
 
 HERE = "/v1/namespaces/default"
@@ -156,6 +157,32 @@ def test_what_was_granted_to_a_client_that_had_gone_goes_back(
     until(waiting(running, 0))
     found = port.describe(log).wait()
     assert (found.ready, found.leased) == (1, 0)
+    assert client.post(LEASE).json()["deliveries"][0]["attempt"] == 1
+
+
+@pytest.mark.parametrize("path", [LEASE, "/dequeue?topic=orders", "/dequeue?topic=orders&lease=60"])
+def test_what_was_granted_at_once_to_a_client_that_had_gone_goes_back(
+    client: httpx2.Client, running: Running, port: Embedded, monkeypatch: pytest.MonkeyPatch, path: str
+) -> None:
+    client.put(HERE + "/queues/orders", json={})
+    client.post(ORDERS + "/messages", json={"messages": ["aGk="]})
+    log = port.find("default", "orders").wait()
+    assert log is not None
+    seen = threading.Event()
+    is_closing = Guard.is_closing
+
+    def has_gone(connection: Guard) -> bool:
+        """As if its end had come while the lease was recorded."""
+        seen.set()
+        return True
+
+    monkeypatch.setattr(Guard, "is_closing", has_gone)
+    with closing(connected(running)) as gone:
+        method = "POST" if path == LEASE else "GET"
+        gone.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
+        assert seen.wait(30)
+        until(lambda: port.describe(log).wait().ready == 1)
+    monkeypatch.setattr(Guard, "is_closing", is_closing)
     assert client.post(LEASE).json()["deliveries"][0]["attempt"] == 1
 
 

@@ -223,6 +223,17 @@ def test_a_message_that_recurs_passes_the_quota(serve: Serve, clock: ManualClock
     assert published(client) == 6
 
 
+def test_a_message_that_its_queue_does_not_take_uses_up_the_quota(serve: Serve, clock: ManualClock) -> None:
+    client = serve("small:2")
+    client.put(HERE + "/queues/full", json={"policy": {"max_depth": 1}})
+    assert client.post(HERE + "/logs/full/messages", json={"messages": [""]}).status_code == 200
+    hourly = {"cron": "0 * * * *", "message": "aGk="}
+    assert client.put(HERE + "/logs/full/schedules/one", json=hourly).status_code == 200
+    clock.advance(seconds=3600)
+    assert client.get(HERE + "/logs/full/stats").json()["published"] == 1
+    assert client.post(ORDERS + "/messages", json={"messages": ["", ""]}).status_code == 200
+
+
 def test_bytes_of_a_message_that_recurs_are_not_counted(serve: Serve, clock: ManualClock) -> None:
     client = serve("small:1000/bytes=1000")
     message = {"payload": "", "headers": {"note": "n" * 400}}

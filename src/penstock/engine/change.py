@@ -40,8 +40,13 @@ class Firing(NamedTuple):
 #: What the schedule of a log with that name and body does, which was due at a moment, now.
 Recur = Callable[[Log, str, bytes, int, int], Firing]
 
-#: Whether a message of so many bytes that nobody publishes now may come into a namespace, whose depth can be asked for.
-Admits = Callable[[str, int, Callable[[], int]], bool]
+#: Whether a message of so many bytes that nobody publishes now may come into a namespace, whose depth can be asked for: None if not,
+#: else what takes back that it was counted.
+Admits = Callable[[str, int, Callable[[], int]], Callable[[], None] | None]
+
+
+def not_counted() -> None:
+    """Takes back that nothing was counted."""
 
 
 class Grant(NamedTuple):

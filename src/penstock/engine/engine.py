@@ -30,7 +30,7 @@ from penstock.clock import SECOND_US
 from penstock.engine import cursors, dead, letter, overflow, retention, schedules
 from penstock.engine import log as logs
 from penstock.engine.chance import Chance
-from penstock.engine.change import Admits, Change, Choose, Declaration, Fetch, Grant, Recur
+from penstock.engine.change import Admits, Change, Choose, Declaration, Fetch, Grant, Recur, not_counted
 from penstock.engine.events import (
     EVERYBODY,
     FOR_EVERYBODY,
@@ -132,7 +132,7 @@ class Engine:
         self.take_ids = take_ids
         self.choose: Choose = choose or (lambda _log, offsets, _filter: offsets)
         self.recur = recur
-        self.admits: Admits = admits or (lambda _namespace, _octets, _depth: True)
+        self.admits: Admits = admits or (lambda _namespace, _octets, _depth: not_counted)
         self.make_sure_of_room = make_room  # for so many bytes, of settlements or of more: raises DiskFull
         self._alarms: list[tuple[int, int]] = []
 

@@ -58,16 +58,20 @@ def fire(engine: Engine, log: Log, now_us: int, change: Change) -> None:
                 continue
             change.cut()
             for batch in firing.batches:
-                if not engine.admits(log.namespace, _octets(batch), lambda: engine.depth(log.namespace)):
-                    continue  # that too counts as missed
-                try:
-                    engine.publish(log, batch, now_us, change)
-                except (
-                    PenstockError
-                ):  # the log is full, or takes no such message any more: it counts as missed
-                    continue
+                _come(engine, log, batch, now_us, change)
             put(engine, log, name, firing.due_us, schedule.body, now_us, change)
             change.cut()
+
+
+def _come(engine: Engine, log: Log, batch: Batch, now_us: int, change: Change) -> None:
+    """Publish what is due. If its namespace or its log does not take it, or no such message any more, it counts as missed."""
+    take_back = engine.admits(log.namespace, _octets(batch), lambda: engine.depth(log.namespace))
+    if take_back is None:
+        return
+    try:
+        engine.publish(log, batch, now_us, change)
+    except PenstockError:
+        take_back()
 
 
 def _octets(batch: Batch) -> int:

@@ -3,7 +3,7 @@
 Theory of operation
 -------------------
 uvicorn pauses connections that send more than is read. It counts no connections by
-address, has no bound on the head of a request (httptools keeps all of it), and waits for ever for one that never ends: a few thousand clients that
+address, has no bound on the head of a request (httptools keeps all of it) nor on how many requests come behind one another, and waits for ever for one that never ends: a few thousand clients that
 send a byte a minute would take every connection there is. So its protocol class is subclassed (`Guard`):
 
 - `Door` counts connections, in all and by address (of IPv6 by its /64, which is what one customer has), and refuses the one too many with a
@@ -36,7 +36,7 @@ from itertools import chain
 from typing import Any, Final
 
 import msgspec
-from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol, RequestResponseCycle
 
 from penstock.server.http.parties import CONNECTION
 
@@ -51,6 +51,12 @@ BODY_BYTES_PER_S: Final = 16 << 10
 
 #: An answer of which nothing is taken for so long is given up.
 STALLED_S: Final = 30.0
+
+#: Requests that may wait behind the one that is being answered. What comes behind those is not read: the connection ends with the last of them, and the client asks again.
+PIPELINED_MAX: Final = 32
+
+#: Answers from this size on are refused when too much is on its way to clients who do not read.
+LARGE_ANSWER_BYTES: Final = 64 << 10
 
 #: Chunks have their lengths with them. A body may be larger by so much on the line, and by a quarter of itself.
 FRAMING_BYTES: Final = 64 << 10
@@ -67,7 +73,7 @@ class Bound(msgspec.Struct, frozen=True, kw_only=True):
     connections_per_address: int
     head_bytes: int
     body_bytes: int
-    bodies_bytes: int  # of all connections together
+    bodies_bytes: int  # of all connections together; so many bytes of answers may wait for their readers, too
     head_s: float
     body_s: float
     idle_s: float
@@ -88,6 +94,7 @@ class Refusal(Enum):
     CROWDED = 503, "Service Unavailable", "too_many_connections", "the server has all the connections that it takes; try again soon"
     GREEDY = 503, "Service Unavailable", "too_many_connections", "your address has all the connections that one may have; close some, or use those you have"
     FULL = 503, "Service Unavailable", "too_many_transfers", "the bodies of requests that are on their way take all the memory there is for them; try again soon"
+    UNREAD = 503, "Service Unavailable", "too_many_transfers", "the answers that clients do not read take all the memory there is for them; try again soon"
     STARTING = 503, "Service Unavailable", "starting", "the server is starting; try again soon"
     STOPPING = 503, "Service Unavailable", "broker_closed", "the server is stopping; try again once it is back"
     LARGE_HEAD = 431, "Request Header Fields Too Large", "headers_too_large", "the head of the request is larger than this server takes; send fewer or shorter headers"
@@ -140,6 +147,7 @@ class Door:
         self.refused: dict[Refusal, int] = dict.fromkeys(Refusal, 0)  # how often, for the metrics
         self._by_address: dict[str | bytes, int] = {}
         self._lingering: dict[asyncio.Transport, float] = {}
+        self.slow: set[Guard] = set()  # those who do not read as fast as they are answered
 
     def enter(self, address: str | bytes) -> Refusal | None:
         """Count a connection, or say why it may not come in."""
@@ -163,6 +171,11 @@ class Door:
             del self._by_address[address]
         if not self.inside:
             self.empty.set()
+
+    def has_room_for(self, answer_bytes: int) -> bool:
+        """Whether an answer of that size may be sent, with all that waits to be read already."""
+        waiting = sum(one.transport.get_write_buffer_size() for one in self.slow)
+        return waiting + answer_bytes <= self.bound.bodies_bytes_on_the_line
 
     def turn_away(self, transport: asyncio.Transport, why: Refusal, now_s: float) -> None:
         """Answer, and close once that can have been read."""
@@ -208,7 +221,11 @@ class Guard(HttpToolsProtocol):
         self._turned_away = False
         self._received = 0  # bytes of a head or body that is not whole
         self._held = 0  # bytes of a body in pieces that is not answered
-        self._in_body = False
+        self._in_head = self._in_body = False
+        self._is_deaf = False  # nothing more is parsed
+        self._served: RequestResponseCycle | None = (
+            None  # the request that is being answered; `cycle` is the one that came last
+        )
         self._tail = b""  # the end of what has come of such a head
         self._stage = Stage.IDLE
         self._request: object = None  # the one for which it is in that stage
@@ -250,23 +267,33 @@ class Guard(HttpToolsProtocol):
             self.door.leave(self._address)
             self._address = None
             super().connection_lost(error)
-            if self._tell is not None:
-                self._tell()
+            self._part()
+
+    def eof_received(self) -> None:
+        """The client sends nothing more, and is taken for gone: the transport closes the connection now, and says later that it is lost."""
+        self._part()
+
+    def _part(self) -> None:
+        """Whatever is answered from here on, nobody hears it."""
+        self.door.slow.discard(self)
+        self.pipeline.clear()
+        served = self._served
+        if served is not None and not served.response_complete:
+            served.disconnected = True
+            served.message_event.set()
+        tell, self._tell = self._tell, None
+        if tell is not None:
+            tell()
 
     def turn_away(self, why: Refusal) -> None:
         """Answer that, if no other answer has begun, and end the connection."""
         self._turned_away = True
         self._release()
-        self._unset_keepalive_if_required()
-        cycle = self.cycle
-        busy = cycle is not None and not cycle.response_complete
-        if busy:
-            cycle.disconnected = True  # what the application answers now, nobody hears
-            cycle.message_event.set()
-            if self._tell is not None:
-                self._tell()
         self.connections.discard(self)
-        if busy and (cycle.response_started or not cycle.more_body):
+        served = self._served
+        is_busy = served is not None and not served.response_complete
+        self._part()
+        if is_busy and (served.response_started or not served.more_body):  # type: ignore[union-attr]  # that is what is_busy says
             self.transport.abort()  # in the middle of an answer, or before that of an earlier request
         else:
             self.door.turn_away(self.transport, why, self.loop.time())
@@ -274,7 +301,7 @@ class Guard(HttpToolsProtocol):
     # --- bytes ---
 
     def data_received(self, data: bytes) -> None:
-        if self._turned_away:
+        if self._turned_away or self._is_deaf:
             return
         bound, in_body = self.door.bound, self._in_body
         if not in_body and self._received + len(data) > bound.head_bytes:
@@ -304,8 +331,20 @@ class Guard(HttpToolsProtocol):
             self._hold(len(data))
 
     def on_message_begin(self) -> None:
+        if len(self.pipeline) >= PIPELINED_MAX:
+            self._is_deaf, self.cycle.keep_alive = True, False
+            raise EOFError  # ends the parser
         super().on_message_begin()
+        self._in_head = True
         self.scope[CONNECTION] = self  # type: ignore[typeddict-unknown-key]
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._served = cycle
+        super()._start_asgi_task(cycle, app)
 
     def is_closing(self) -> bool:
         """Whether the connection is being closed, or has been: a request's `receive` hears of that some turns of the loop later."""
@@ -320,17 +359,18 @@ class Guard(HttpToolsProtocol):
                 tell()
 
     def answer(self, scope: object, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
-        """Answer a request whole, by one write. False if nothing was done, because it has to go by ASGI's messages: the client reads too slowly or is gone, or another request came behind this one."""
-        cycle = self.cycle
-        if (
-            cycle is None
-            or cycle.scope is not scope
-            or cycle.response_started
-            or cycle.disconnected
-            or self.flow.write_paused
-            or self.scope["method"] == "HEAD"
-        ):
+        """Answer a request whole, by one write. False if nothing was done, because it has to go by ASGI's messages: the client is gone, does not read, or wants the head only."""
+        cycle = self._served
+        if cycle is None or cycle.scope is not scope or cycle.response_started or cycle.disconnected:
             return False
+        if len(body) >= LARGE_ANSWER_BYTES and not self.door.has_room_for(len(body)):
+            self.door.refused[Refusal.UNREAD] += 1
+            self.turn_away(Refusal.UNREAD)  # not by an answer: what was asked for is done
+            return True
+        if self.flow.write_paused or cycle.scope["method"] == "HEAD":
+            return False
+        if cycle.more_body:
+            cycle.keep_alive = False
         lines = [name + b": " + value + b"\r\n" for name, value in chain(cycle.default_headers, headers)]
         if (b"connection", b"close") in headers:
             cycle.keep_alive = False
@@ -340,11 +380,12 @@ class Guard(HttpToolsProtocol):
         if head.count(b"\n") != len(lines) or head.count(b"\r") != len(lines) or b"\0" in head:
             raise RuntimeError("a header has a line break in it")  # somebody's text would be taken for ours
         cycle.waiting_for_100_continue = False
-        cycle.response_started = cycle.response_complete = True
+        cycle.response_started = True
         self.transport.write(b"%s%s\r\n%s" % (STATUS_LINE[status], head, body))
+        cycle.response_complete = True
         cycle.message_event.set()
         if not cycle.keep_alive:
-            self._end(in_the_middle=cycle.more_body)
+            self._end(in_the_middle=cycle.more_body or self._is_deaf)
         cycle.on_response()
         return True
 
@@ -379,12 +420,21 @@ class Guard(HttpToolsProtocol):
             self._start_asgi_task(*self.pipeline.pop())
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn says no more than ours
-        self.turn_away(Refusal.GARBLED)
+        if not self._is_deaf:
+            self.turn_away(Refusal.GARBLED)
 
     def _unsupported_upgrade_warning(self) -> None:
         # One that came in pieces. It is served, but httptools does not parse what comes behind it.
         if self.cycle is not None:
             self.cycle.keep_alive = False
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self.door.slow.add(self)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self.door.slow.discard(self)
 
     # --- time ---
 
@@ -412,7 +462,7 @@ class Guard(HttpToolsProtocol):
 
     def _stage_now(self) -> Stage:
         cycle = self.cycle
-        if self.flow.write_paused:
+        if self.transport.get_write_buffer_size():
             return Stage.STALLED
         if self._in_body and not cycle.more_body:  # uvicorn has taken the rest meanwhile
             self._in_body, self._received = False, 0
@@ -421,7 +471,7 @@ class Guard(HttpToolsProtocol):
                 return Stage.REST
             return Stage.FINE if self.flow.read_paused else Stage.BODY
         if cycle is None or cycle.response_complete:
-            return Stage.HEAD if self._received else Stage.IDLE
+            return Stage.HEAD if self._received or self._in_head else Stage.IDLE
         return Stage.FINE
 
 

@@ -91,8 +91,7 @@ class HttpFront:
         self._lifespan: LifespanOn | None = None
         self._config = Config(
             starting, http=protocol(self.door), ws="none", interface="asgi3", lifespan="on", log_config=None,
-            access_log=False, proxy_headers=False, server_header=False, timeout_keep_alive=bound.idle_s,  # type: ignore[arg-type]  # it is given to `call_later`
-            h11_max_incomplete_event_size=bound.head_bytes,
+            access_log=False, proxy_headers=False, server_header=False,
         )  # fmt: skip
         self._config.load()
 

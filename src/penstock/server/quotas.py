@@ -30,6 +30,7 @@ import msgspec
 
 from penstock import argument
 from penstock.clock import SECOND_US, Clock
+from penstock.engine.change import not_counted
 from penstock.errors import InvalidArgument, QuotaExceeded
 from penstock.limits import COUNT_MAX, QUOTA_NAMESPACES_MAX, QUOTA_ROOM_RETRY_S, QUOTA_WINDOW_S
 from penstock.names import check_name
@@ -232,18 +233,18 @@ class Quotas:
             retry_after_s=wait_s,
         )
 
-    def admits(self, namespace: str, octets: int, depth: Callable[[], int]) -> bool:
-        """Take a message that recurs, which nobody publishes now; False if it is above the quota."""
+    def admits(self, namespace: str, octets: int, depth: Callable[[], int]) -> Callable[[], None] | None:
+        """Take a message that recurs, which nobody publishes now; None if it is above the quota, else what gives it back."""
         limit = self.limit(namespace)
         if limit is None:
-            return True
+            return not_counted
         try:
             if limit.depth is not None:
                 self.require_room(namespace, depth=depth(), adding=1)
-            self.take(namespace, 1, octets)
+            taken = self.take(namespace, 1, octets)
         except QuotaExceeded:
-            return False
-        return True
+            return None
+        return not_counted if taken is None else taken.give_back
 
     def require_room(
         self, namespace: str, *, queues: int | None = None, depth: int | None = None, adding: int

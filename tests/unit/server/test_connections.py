@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from penstock.server import connections
 from penstock.server.http.parties import CONNECTION
 from penstock.server.listening import HttpFront
 from penstock.server.quantity import Address
@@ -22,12 +23,22 @@ class Transport:
     def __init__(self) -> None:
         self.done: list[Any] = []
         self.is_reading = True
+        self.unsent = 0
 
     def write(self, data: bytes) -> None:
         self.done.append(data)
 
     def close(self) -> None:
         self.done.append("close")
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.done.append("end of what is written")
+
+    def get_write_buffer_size(self) -> int:
+        return self.unsent
 
     def abort(self) -> None:
         self.done.append("close")
@@ -43,6 +54,8 @@ class Transport:
 
     def resume_reading(self) -> None:
         self.is_reading = True
+        if "end of what is written" in self.done:
+            self.done.append("reads")
 
 
 #: What is done to a connection: bytes come, or something is called.
@@ -93,6 +106,112 @@ def test_an_answer_is_more_than_one_write() -> None:
 def test_requests_that_come_at_once_are_answered_out_of_order_or_not_at_all() -> None:
     found = on_a_connection(hello, get("/1") + get("/2") + get("/3"))
     assert b"".join(found) == b"".join(HEAD + path for path in (b"/1", b"/2", b"/3"))
+
+
+@pytest.mark.parametrize("beginning", [b"G", b"GET /2 HT", get("/2")[:-2]])
+def test_what_comes_behind_a_request_breaks_its_answer(beginning: bytes) -> None:
+    """The rest of its head is not there when the first one is answered."""
+    assert on_a_connection(hello, get("/1") + beginning) == [WHOLE]
+    found = on_a_connection(hello, get("/1") + beginning, get("/2")[len(beginning) :])
+    assert found == [WHOLE, HEAD + b"/2"]
+
+
+def test_requests_without_end_are_held(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connections, "PIPELINED_MAX", 3)
+    go_on = asyncio.Event()
+    served: list[str] = []
+
+    async def slow(scope: Any, receive: Any, send: Any) -> None:
+        served.append(scope["path"])
+        await go_on.wait()
+        await hello(scope, receive, send)
+
+    def many(connection: Any) -> None:
+        for number in range(100):
+            connection.data_received(get(f"/{number}") * 100)
+        assert len(connection.pipeline) == 3
+
+    def release(connection: Any) -> None:
+        del connection
+        go_on.set()
+
+    found = on_a_connection(slow, many, release)
+    assert served == ["/0"] * 4
+    *answers, end, reads = found
+    assert [answer.count(b"HTTP/1.1 200") for answer in answers] == [1, 1, 1, 1]
+    assert [b"connection: close" in answer for answer in answers] == [False, False, False, True]
+    assert (end, reads) == ("end of what is written", "reads"), "the client can read all that was answered"
+
+
+def test_who_goes_is_answered_or_leaves_an_error(caplog: pytest.LogCaptureFixture) -> None:
+    """Also one whose request is not the last that came."""
+
+    async def waits(scope: Any, receive: Any, send: Any) -> None:
+        del receive, send
+        ended = asyncio.Event()
+        scope[CONNECTION].at_its_end(ended.set)
+        await ended.wait()
+
+    def lose(connection: Any) -> None:
+        connection.eof_received()
+        connection.transport.close()
+
+    assert set(on_a_connection(waits, get("/1") + get("/2"), lose)) == {"close"}
+    assert not caplog.records
+
+
+def test_a_body_that_is_not_wanted_is_waited_for() -> None:
+    head = get("/1", "content-length: 10", method="POST")
+    closed = WHOLE.replace(b"\r\n\r\n", b"\r\nconnection: close\r\n\r\n")
+    assert on_a_connection(hello, head + b"12345", b"67890", get("/2")) == [
+        closed,
+        "end of what is written",
+        "reads",
+    ]
+
+
+def test_a_rest_that_nobody_reads_is_kept_for_ever() -> None:
+    def leave_unread(connection: Any) -> None:
+        connection.transport.unsent = 10
+
+    def hurry(after_s: float) -> Callable[[Any], None]:
+        return lambda connection: connection.hurry(connection.loop.time() + after_s)
+
+    steps = [hurry(1), hurry(connections.STALLED_S / 2), hurry(connections.STALLED_S + 2)]
+    assert on_a_connection(hello, get("/1"), leave_unread, *steps[:2]) == [WHOLE]
+    assert on_a_connection(hello, get("/1"), leave_unread, *steps) == [WHOLE, "close"]
+
+
+def test_a_head_that_began_behind_a_request_is_waited_for_as_if_nothing_had_come() -> None:
+    def hurry(connection: Any) -> None:
+        connection.hurry(connection.loop.time())
+        assert connection._stage is connections.Stage.HEAD
+
+    assert on_a_connection(hello, get("/1") + b"GET /2", hurry) == [WHOLE]
+
+
+def test_answers_that_nobody_reads_take_all_the_memory() -> None:
+    large = b"x" * connections.LARGE_ANSWER_BYTES
+
+    async def answers(scope: Any, receive: Any, send: Any) -> None:
+        del receive, send
+        assert scope[CONNECTION].answer(scope, 200, [], large)
+
+    def many(connection: Any) -> None:
+        """Others who do not read."""
+        for _ in range(3):
+            other = type(connection)(
+                config=connection.config,
+                server_state=connection.server_state,
+                app_state={},
+                _loop=connection.loop,
+            )
+            other.connection_made(Transport())
+            other.transport.unsent = connection.door.bound.bodies_bytes // 3
+            other.pause_writing()
+
+    assert len(on_a_connection(answers, get("/1"))) == 1
+    assert on_a_connection(answers, many, get("/1")) == ["close"]
 
 
 def test_the_head_of_an_answer_has_somebodys_text() -> None:

@@ -56,12 +56,15 @@ def test_a_quota_for_a_name_that_cannot_be_is_taken(text: str) -> None:
 
 def test_what_nobody_publishes_passes_the_quota_or_the_depth() -> None:
     quotas = Quotas.configured("a:2/bytes=10/depth=3", ManualClock())
-    assert not quotas.admits("a", 1, lambda: 3)  # and that took nothing
-    assert not quotas.admits("a", 11, lambda: 0)
+    assert quotas.admits("a", 1, lambda: 3) is None  # and that took nothing
+    assert quotas.admits("a", 11, lambda: 0) is None
     assert quotas.admits("a", 5, lambda: 2)
-    assert not quotas.admits("a", 6, lambda: 2)
+    assert quotas.admits("a", 6, lambda: 2) is None
+    give_back = quotas.admits("a", 5, lambda: 2)
+    assert give_back is not None
+    assert quotas.admits("a", 0, lambda: 2) is None
+    give_back()
     assert quotas.admits("a", 5, lambda: 2)
-    assert not quotas.admits("a", 0, lambda: 2)
     assert quotas.admits("b", 10**9, lambda: 10**9)
 
 

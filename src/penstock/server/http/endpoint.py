@@ -95,7 +95,7 @@ class Endpoint:
         call = Call()
         call.request_id = ""
         call.scope = scope
-        call.connection = scope.get(CONNECTION, _NO_CONNECTION)
+        call.connection = scope.pop(CONNECTION, _NO_CONNECTION)  # it holds on to its scopes
         status = 499  # as others have it, of a client that has gone
         try:
             status = await self._answered(call, scope, receive, send)
@@ -116,8 +116,7 @@ class Endpoint:
         call.request_id = request_id(given.get(b"x-request-id"))
         if len(given) != len(scope["headers"]):
             _refuse_twice(scope["headers"])
-        if (coding := given.get(b"content-encoding")) and coding.lower() != b"identity":
-            raise _compressed()
+        _require_plain(given)
         row = self._rows[scope["method"]]
         route = row.route
         call.front = front
@@ -203,7 +202,12 @@ async def _rest(receive: Receive, first: bytes, most: int) -> bytes:
 
 
 #: Of these headers there is one: which of several counts is not to depend on who looks.
-_SINGLE: Final = frozenset({b"authorization", b"host", b"content-type", b"content-length"})
+_SINGLE: Final = frozenset(
+    {b"authorization", b"host", b"origin", b"content-type", b"content-length", b"content-encoding", b"transfer-encoding"}
+)  # fmt: skip
+
+
+_PLAIN: Final = frozenset({b"", b"identity", b"chunked"})
 
 
 def _refuse_twice(headers: Sequence[tuple[bytes, bytes]]) -> None:
@@ -216,10 +220,12 @@ def _refuse_twice(headers: Sequence[tuple[bytes, bytes]]) -> None:
         seen.add(name)
 
 
-def _compressed() -> Refusal:
-    return Refusal(
-        415, "unsupported_media_type", "the body has a Content-Encoding: send it as it is", close=True
-    )
+def _require_plain(headers: Mapping[bytes, bytes]) -> None:
+    """Raise if the body is compressed."""
+    if headers.get(b"content-encoding", b"identity").lower() not in _PLAIN:
+        raise Refusal(415, "unsupported_media_type", "the body has a Content-Encoding: send it as it is", close=True)  # fmt: skip
+    if headers.get(b"transfer-encoding", b"chunked").lower() not in _PLAIN:
+        raise Refusal(501, "not_implemented", "the only Transfer-Encoding is chunked", close=True)
 
 
 def _require_local(headers: Mapping[bytes, bytes]) -> None:
@@ -229,7 +235,7 @@ def _require_local(headers: Mapping[bytes, bytes]) -> None:
     asks for that name (Host).
     """
     host, origin = headers.get(b"host"), headers.get(b"origin")
-    is_theirs = headers.get(b"sec-fetch-site") == b"cross-site"
+    is_theirs = headers.get(b"sec-fetch-site", b"").lower() == b"cross-site"
     if is_theirs or (host and not _is_local(b"//" + host)) or (origin and not _is_local(origin)):
         raise Refusal(
             403, Forbidden.code,
@@ -241,6 +247,8 @@ def _require_local(headers: Mapping[bytes, bytes]) -> None:
 
 @lru_cache(1024)
 def _is_local(url: bytes) -> bool:
+    if b"@" in url:
+        return False
     try:
         name = urlsplit(url.decode("ascii")).hostname or ""
         return name == "localhost" or name.endswith(".localhost") or ip_address(name).is_loopback

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -44,21 +45,18 @@ async def leased(
 ) -> tuple[Granted | None, int]:  # fmt: skip
     """Messages for somebody who waits for them, and about how many bytes they take. If he goes before he has them, they go back to their places."""
     wait_us = call.wait_us(wait)
-    if not wait_us:
-        granted = await call.port.lease(log, group, count, consumer=consumer, wait_us=0, keep=keep).get()
-        return (None, 0) if granted is None else await _what_fits(call, log, granted)
 
     async def take_back(granted: Granted | None) -> None:
         if granted is not None and granted.number:
-            await _unseen(call, log, granted, list(granted.offsets))
+            await unseen(call, log, granted, list(granted.offsets))
 
-    with call.front.place(call.caller):
+    with call.front.place(call.caller) if wait_us else nullcontext():
         ticket = call.port.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
         granted = await call.front.outcome(ticket, call.connection, take_back, call.wait_name())
     return (None, 0) if granted is None else await _what_fits(call, log, granted)
 
 
-async def _unseen(call: Call, log: Handle, granted: Granted, offsets: list[int]) -> None:
+async def unseen(call: Call, log: Handle, granted: Granted, offsets: list[int]) -> None:
     receipts = Receipts(granted.group, offsets, [granted.number] * len(offsets))
     await call.port.settle(log, receipts, "unseen").get()
 
@@ -71,7 +69,7 @@ async def _what_fits(call: Call, log: Handle, granted: Granted) -> tuple[Granted
         return granted, octets  # what is settled already cannot go back
     rows = max(1, rows_within(granted.runs, most))
     offsets = list(granted.offsets)
-    await _unseen(call, log, granted, offsets[rows:])
+    await unseen(call, log, granted, offsets[rows:])
     attempts = granted.attempts
     kept = granted._replace(
         offsets=offsets[:rows],

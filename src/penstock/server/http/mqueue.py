@@ -27,7 +27,8 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.limits import PRIORITY_DEFAULT
 from penstock.message import Message
 from penstock.names import check_name
-from penstock.server.http.groups import leased, receipt_of
+from penstock.server.http.front import ClientGone
+from penstock.server.http.groups import leased, receipt_of, unseen
 from penstock.server.http.logs import require_room_for_queues
 from penstock.server.http.messages import id_of, size_of, within_quota
 from penstock.server.http.problem import Refusal
@@ -174,6 +175,9 @@ async def dequeue(call: Call) -> Any:
         offsets = list(granted.offsets)
         kept = Receipts(granted.group, offsets, [granted.number] * len(offsets))
         await call.port.extend(log, kept, lease_us).get()
+        if call.connection.is_closing():
+            await unseen(call, log, granted, offsets)
+            raise ClientGone
     return await call.built(octets, lambda: _items(log, granted))
 
 

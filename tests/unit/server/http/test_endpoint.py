@@ -188,8 +188,10 @@ def test_one_of_two_tokens_or_hosts_is_believed() -> None:
 def test_a_compressed_body_is_taken_as_it_stands() -> None:
     assert asked(
         ("PUT", QUEUE, [HOST, (b"content-encoding", b"gzip")]), ("GET", QUEUE, [HOST]),
-        ("PUT", QUEUE, [HOST, (b"content-encoding", b"Identity")]),
-    ) == [415, 404, 201]  # fmt: skip
+        ("PUT", QUEUE, [HOST, (b"content-encoding", b"gzip"), (b"content-encoding", b"identity")]),
+        ("PUT", QUEUE, [HOST, (b"transfer-encoding", b"gzip, chunked")]), ("GET", QUEUE, [HOST]),
+        ("PUT", QUEUE, [HOST, (b"content-encoding", b"Identity"), (b"transfer-encoding", b"Chunked")]),
+    ) == [415, 404, 400, 501, 404, 201]  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -198,6 +200,7 @@ def test_a_compressed_body_is_taken_as_it_stands() -> None:
         {"host": "rebound.example:8080"},
         {"host": "localhost.example"},
         {"host": "192.0.2.1:8080"},
+        {"host": "site@localhost"},
         {"host": "localhost", "origin": "https://site.example"},
         {"host": "localhost", "origin": "http://localhost.site.example"},
         {"host": "localhost", "origin": "null"},
