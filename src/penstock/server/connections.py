@@ -173,9 +173,9 @@ class Door:
             self.empty.set()
 
     def has_room_for(self, answer_bytes: int) -> bool:
-        """Whether an answer of that size may be sent, with all that waits to be read already."""
+        """Whether an answer of that size may be sent, with all that waits to be read already. For one there always is."""
         waiting = sum(one.transport.get_write_buffer_size() for one in self.slow)
-        return waiting + answer_bytes <= self.bound.bodies_bytes_on_the_line
+        return not waiting or waiting + answer_bytes <= self.bound.bodies_bytes_on_the_line
 
     def turn_away(self, transport: asyncio.Transport, why: Refusal, now_s: float) -> None:
         """Answer, and close once that can have been read."""
