@@ -213,7 +213,9 @@ def test_answers_that_nobody_reads_take_all_the_memory() -> None:
 
     def narrow(connection: Any) -> None:
         """One answer is larger than all the room there is: there is none behind it."""
-        connection.door.bound = msgspec.structs.replace(connection.door.bound, bodies_bytes=1, body_bytes=-(1 << 20))
+        connection.door.bound = msgspec.structs.replace(
+            connection.door.bound, bodies_bytes=1, body_bytes=-(1 << 20)
+        )
 
     (answer,) = on_a_connection(answers, narrow, get("/1"))
     assert answer.endswith(large)
