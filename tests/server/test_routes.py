@@ -17,6 +17,7 @@ from penstock.broker.deliveries import deliveries
 from penstock.broker.embedded import Embedded
 from penstock.clock import ManualClock
 from penstock.server.bounds import Bounds
+from penstock.server.connections import Door
 from penstock.server.http import arrow, groups, messages, mqueue
 from penstock.server.http.app import ROUTES
 from tests.server.running import Running
@@ -180,6 +181,28 @@ def test_an_answer_does_not_become_too_large(port: Embedded) -> None:
         assert leased(client, count=50)["deliveries"][0]["offset"] == 2
         assert leased(client, count=1)["deliveries"][0]["attempt"] == 1
         assert len(client.get(ORDERS + "/peek?count=50").json()["messages"]) == 2
+
+
+def test_what_there_is_no_room_for_is_granted_all_the_same(
+    port: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Too much waits already for clients who do not read."""
+    monkeypatch.setattr(Door, "has_room_for", lambda _door, _octets: False)
+    with Running(port) as running, httpx2.Client(base_url=running.url) as client:
+        published(client, b"x" * 100_000, b"y" * 100_000)
+        for refused in (
+            client.post(ORDERS + "/groups/default/lease", json={"count": 2}),
+            client.get("/dequeue?topic=orders&limit=2"),
+            client.get(ORDERS + "/peek?count=2"),
+            client.get(ORDERS + "/messages?count=2"),
+        ):
+            assert (refused.status_code, refused.json()["code"]) == (503, "too_many_transfers")
+            assert refused.headers["retry-after"] == "1"
+        found = client.get(ORDERS + "/stats").json()
+        assert (found["ready"], found["leased"]) == (2, 0)
+        # What is settled when it is handed out cannot go back, and is sent.
+        taken = client.post(ORDERS + "/groups/default/lease", json={"count": 2, "auto_ack": True}).json()
+        assert [one["attempt"] for one in taken["deliveries"]] == [1, 1]
 
 
 def test_one_look_at_a_queue_takes_as_long_as_anybody_likes(

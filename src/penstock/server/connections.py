@@ -30,6 +30,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import re
+import socket
+import struct
 from collections.abc import Callable, Collection, Sequence
 from enum import Enum
 from itertools import chain
@@ -55,8 +57,16 @@ STALLED_S: Final = 30.0
 #: Requests that may wait behind the one that is being answered. What comes behind those is not read: the connection ends with the last of them, and the client asks again.
 PIPELINED_MAX: Final = 32
 
-#: Answers from this size on are refused when too much is on its way to clients who do not read.
+#: Answers from this size on are counted until they are read.
 LARGE_ANSWER_BYTES: Final = 64 << 10
+
+#: What Linux tells of a connection: how much was acknowledged in all, and how many packets are not yet. Of what a TLS transport has, uvloop tells nothing.
+_TCP_INFO_BYTES: Final = 160
+_UNACKED, _ACKED_BYTES, _UNSENT_BYTES = (
+    struct.Struct("=24xI"),
+    struct.Struct("=120xQ"),
+    struct.Struct("=144xI"),
+)
 
 #: Chunks have their lengths with them. A body may be larger by so much on the line, and by a quarter of itself.
 FRAMING_BYTES: Final = 64 << 10
@@ -94,7 +104,6 @@ class Refusal(Enum):
     CROWDED = 503, "Service Unavailable", "too_many_connections", "the server has all the connections that it takes; try again soon"
     GREEDY = 503, "Service Unavailable", "too_many_connections", "your address has all the connections that one may have; close some, or use those you have"
     FULL = 503, "Service Unavailable", "too_many_transfers", "the bodies of requests that are on their way take all the memory there is for them; try again soon"
-    UNREAD = 503, "Service Unavailable", "too_many_transfers", "the answers that clients do not read take all the memory there is for them; try again soon"
     STARTING = 503, "Service Unavailable", "starting", "the server is starting; try again soon"
     STOPPING = 503, "Service Unavailable", "broker_closed", "the server is stopping; try again once it is back"
     LARGE_HEAD = 431, "Request Header Fields Too Large", "headers_too_large", "the head of the request is larger than this server takes; send fewer or shorter headers"
@@ -146,8 +155,8 @@ class Door:
         self.empty.set()
         self.refused: dict[Refusal, int] = dict.fromkeys(Refusal, 0)  # how often, for the metrics
         self._by_address: dict[str | bytes, int] = {}
-        self._lingering: dict[asyncio.Transport, float] = {}
-        self.slow: set[Guard] = set()  # those who do not read as fast as they are answered
+        self._lingering: dict[asyncio.Transport, tuple[float, int]] = {}  # since when, with how much to read
+        self.slow: set[Guard] = set()  # those who may not have read what they were answered
 
     def enter(self, address: str | bytes) -> Refusal | None:
         """Count a connection, or say why it may not come in."""
@@ -173,8 +182,8 @@ class Door:
             self.empty.set()
 
     def has_room_for(self, answer_bytes: int) -> bool:
-        """Whether an answer of that size may be sent, with all that waits to be read already. For one there always is."""
-        waiting = sum(one.transport.get_write_buffer_size() for one in self.slow)
+        """Whether there is room for an answer of that size, beside all that waits to be read already. For one there always is."""
+        waiting = sum(one.unread_bytes() for one in list(self.slow))
         return not waiting or waiting + answer_bytes <= self.bound.bodies_bytes_on_the_line
 
     def turn_away(self, transport: asyncio.Transport, why: Refusal, now_s: float) -> None:
@@ -190,15 +199,18 @@ class Door:
         else:
             transport.write_eof()
             transport.resume_reading()
-            self._lingering[transport] = now_s
+            self._lingering[transport] = (now_s, transport.get_write_buffer_size())
 
     def gone(self, transport: asyncio.Transport) -> None:
         self._lingering.pop(transport, None)
 
     def sweep(self, connections: Collection[Any], now_s: float) -> None:
         """Look at everybody, once a second."""
-        for transport, since_s in list(self._lingering.items()):
-            if now_s - since_s >= LINGER_S:
+        for transport, (since_s, unsent) in list(self._lingering.items()):
+            left = transport.get_write_buffer_size()
+            if left < unsent:  # it is being read
+                self._lingering[transport] = (now_s, left)
+            elif now_s - since_s >= (STALLED_S if left else LINGER_S):
                 transport.abort()
         for connection in list(connections):
             connection.hurry(now_s)
@@ -229,8 +241,9 @@ class Guard(HttpToolsProtocol):
         self._tail = b""  # the end of what has come of such a head
         self._stage = Stage.IDLE
         self._request: object = None  # the one for which it is in that stage
-        self._since_s = 0.0
-        self._unsent = 0
+        self._since_s = self._moved_s = 0.0
+        self._moved = (0, 0)  # how much had come, and had been read, when it last moved
+        self._large = 0  # bytes of large answers, since all of them were read
         self._tell: Callable[[], object] | None = None  # who wants to know of the end
 
     # --- coming and going ---
@@ -267,13 +280,13 @@ class Guard(HttpToolsProtocol):
             self.door.leave(self._address)
             self._address = None
             super().connection_lost(error)
-            self._part()
+            self.let_go()
 
     def eof_received(self) -> None:
         """The client sends nothing more, and is taken for gone: the transport closes the connection now, and says later that it is lost."""
-        self._part()
+        self.let_go()
 
-    def _part(self) -> None:
+    def let_go(self) -> None:
         """Whatever is answered from here on, nobody hears it."""
         self.door.slow.discard(self)
         self.pipeline.clear()
@@ -292,8 +305,9 @@ class Guard(HttpToolsProtocol):
         self.connections.discard(self)
         served = self._served
         is_busy = served is not None and not served.response_complete
-        self._part()
+        self.let_go()
         if is_busy and (served.response_started or not served.more_body):  # type: ignore[union-attr]  # that is what is_busy says
+            self.door.refused[why] += 1
             self.transport.abort()  # in the middle of an answer, or before that of an earlier request
         else:
             self.door.turn_away(self.transport, why, self.loop.time())
@@ -315,7 +329,7 @@ class Guard(HttpToolsProtocol):
         super().data_received(data)
         cycle = self.cycle
         if cycle is not before:  # a head is whole, and usually all of the request
-            self._received = 0
+            self._received, self._tail = 0, data[1 - len(_END_OF_HEAD) :]
             self._in_body = cycle.more_body
             if self._in_body:
                 self._hold(len(data))
@@ -363,10 +377,6 @@ class Guard(HttpToolsProtocol):
         cycle = self._served
         if cycle is None or cycle.scope is not scope or cycle.response_started or cycle.disconnected:
             return False
-        if len(body) >= LARGE_ANSWER_BYTES and not self.door.has_room_for(len(body)):
-            self.door.refused[Refusal.UNREAD] += 1
-            self.turn_away(Refusal.UNREAD)  # not by an answer: what was asked for is done
-            return True
         if self.flow.write_paused or cycle.scope["method"] == "HEAD":
             return False
         if cycle.more_body:
@@ -382,6 +392,9 @@ class Guard(HttpToolsProtocol):
         cycle.waiting_for_100_continue = False
         cycle.response_started = True
         self.transport.write(b"%s%s\r\n%s" % (STATUS_LINE[status], head, body))
+        if len(body) >= LARGE_ANSWER_BYTES:
+            self._large += len(body)
+            self.door.slow.add(self)
         cycle.response_complete = True
         cycle.message_event.set()
         if not cycle.keep_alive:
@@ -428,13 +441,31 @@ class Guard(HttpToolsProtocol):
         if self.cycle is not None:
             self.cycle.keep_alive = False
 
-    def pause_writing(self) -> None:
-        super().pause_writing()
-        self.door.slow.add(self)
+    def has_room_for(self, answer_bytes: int) -> bool:
+        """Whether an answer of that size may be made."""
+        return answer_bytes < LARGE_ANSWER_BYTES or self.door.has_room_for(answer_bytes)
 
-    def resume_writing(self) -> None:
-        super().resume_writing()
-        self.door.slow.discard(self)
+    def unread_bytes(self) -> int:
+        """Of large answers, as far as it is known: what is still here, in our memory."""
+        left = self.transport.get_write_buffer_size()
+        if self.scheme == "https" and self._line()[1]:
+            left = self._large
+        if not left:
+            self._large = 0
+            self.door.slow.discard(self)
+        return left
+
+    def _line(self) -> tuple[int, bool]:
+        """How many bytes the client has taken in all, and whether some are on their way."""
+        made = self.transport.get_extra_info("socket")
+        try:
+            info = made.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            (acked,), (unacked,), (unsent,) = (
+                one.unpack_from(info) for one in (_ACKED_BYTES, _UNACKED, _UNSENT_BYTES)
+            )
+        except (AttributeError, OSError, struct.error):  # it is closed, or the kernel is older than that
+            return 0, self.transport.get_write_buffer_size() > 0
+        return acked, bool(unacked or unsent)
 
     # --- time ---
 
@@ -442,27 +473,33 @@ class Guard(HttpToolsProtocol):
         """Look how long it has been at what it is doing."""
         if self._turned_away:
             return
-        stage = self._stage_now()
-        unsent = self.transport.get_write_buffer_size() if stage is Stage.STALLED else 0
-        if stage is not self._stage or self.cycle is not self._request or unsent < self._unsent:
-            self._stage, self._request, self._since_s = stage, self.cycle, now_s
-        self._unsent = unsent
-        passed_s = now_s - self._since_s
+        is_unread = self.scheme == "https" or self.transport.get_write_buffer_size() > 0
+        taken, is_unread = self._line() if is_unread else (0, False)
+        stage = self._stage_now(is_unread=is_unread)
+        if stage is not self._stage or self.cycle is not self._request:
+            self._stage, self._request, self._since_s, self._moved_s = stage, self.cycle, now_s, now_s
+        if self._moved != (self._received, taken):
+            self._moved, self._moved_s = (self._received, taken), now_s
+        passed_s, still_s = now_s - self._since_s, now_s - self._moved_s
         bound = self.door.bound
         if stage is Stage.IDLE and passed_s >= bound.idle_s:
             self.transport.close()
         elif (stage is Stage.REST and passed_s >= LINGER_S) or (
-            stage is Stage.STALLED and passed_s >= STALLED_S
+            stage is Stage.STALLED and still_s >= STALLED_S
         ):
             self.transport.abort()
         elif (stage is Stage.HEAD and passed_s >= bound.head_s) or (
-            stage is Stage.BODY and passed_s >= bound.body_s + self._received / BODY_BYTES_PER_S
+            stage is Stage.BODY
+            and (
+                passed_s >= bound.body_s + self._received / BODY_BYTES_PER_S
+                or still_s >= max(STALLED_S, bound.body_s)
+            )
         ):
             self.turn_away(Refusal.SLOW)
 
-    def _stage_now(self) -> Stage:
+    def _stage_now(self, *, is_unread: bool) -> Stage:
         cycle = self.cycle
-        if self.transport.get_write_buffer_size():
+        if is_unread:
             return Stage.STALLED
         if self._in_body and not cycle.more_body:  # uvicorn has taken the rest meanwhile
             self._in_body, self._received = False, 0

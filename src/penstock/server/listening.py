@@ -210,7 +210,12 @@ class HttpFront:
                 await self._finished()
         except TimeoutError:
             in_time = False
-            log.warning("%d requests did not end in %g s and were cut", len(self._state.tasks), timeout_s)
+            log.warning(
+                "%d requests and %d connections did not end in %g s and were cut",
+                len(self._state.tasks),
+                self.door.inside,
+                timeout_s,
+            )
         self.cut()
         await self._after_cut()
         if self._lifespan is not None:
@@ -229,10 +234,10 @@ class HttpFront:
 
     def cut(self) -> None:
         self.door.close()
-        for task in list(self._state.tasks):
-            task.cancel()
         for connection in list(self._state.connections):
             connection.transport.abort()
+        for task in list(self._state.tasks):
+            task.cancel()
 
     async def _after_cut(self) -> None:
         """A cancelled request may hold something of the broker: let it put that back. One that does not hear is left behind."""

@@ -233,7 +233,14 @@ def log_as(settings: Settings) -> None:
     else:
         logs.configure(level, "json" if encoding == "json" else "console")
     # uvicorn tells of each step of its own; what is to be known of the server's life is told here.
-    logging.getLogger("uvicorn.error").setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
+    uvicorn = logging.getLogger("uvicorn.error")
+    uvicorn.setLevel(max(logging.WARNING, logging.getLevelName(level.upper())))
+    uvicorn.addFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Whoever sends what is no HTTP could fill the log. He is counted with those who are refused (see `connections`)."""
+    return record.msg != "Invalid HTTP request received."
 
 
 def encoding_of(settings: Settings) -> str:

@@ -171,16 +171,42 @@ def test_a_body_that_is_not_wanted_is_waited_for() -> None:
     ]
 
 
-def test_a_rest_that_nobody_reads_is_kept_for_ever() -> None:
-    def leave_unread(connection: Any) -> None:
-        connection.transport.unsent = 10
+def hurried(after_s: float, taken_bytes: int = 0) -> Callable[[Any], None]:
+    """A look some time later, when the client has taken so much in all."""
 
-    def hurry(after_s: float) -> Callable[[Any], None]:
+    def look(connection: Any) -> None:
+        connection._line = lambda: (taken_bytes, True)
+        connection.hurry(connection.loop.time() + after_s)
+
+    return look
+
+
+def test_a_rest_that_nobody_reads_is_kept_for_ever() -> None:
+    steps = [hurried(1), hurried(connections.STALLED_S / 2), hurried(connections.STALLED_S + 2)]
+    assert on_a_connection(hello, get("/1"), unread(10), *steps[:2]) == [WHOLE]
+    assert on_a_connection(hello, get("/1"), unread(10), *steps) == [WHOLE, "close"]
+
+
+def test_who_reads_slowly_is_taken_for_one_who_does_not_read() -> None:
+    """What is to be sent may be as much as before at each look: a stream goes on, and the kernel takes more in large steps only."""
+    looks = [hurried(20.0 * number, number) for number in range(10)]
+    assert on_a_connection(hello, get("/1"), unread(10), *looks) == [WHOLE]
+
+
+def test_a_body_that_came_fast_and_then_stands_still_is_waited_for() -> None:
+    def look(after_s: float) -> Callable[[Any], None]:
         return lambda connection: connection.hurry(connection.loop.time() + after_s)
 
-    steps = [hurry(1), hurry(connections.STALLED_S / 2), hurry(connections.STALLED_S + 2)]
-    assert on_a_connection(hello, get("/1"), leave_unread, *steps[:2]) == [WHOLE]
-    assert on_a_connection(hello, get("/1"), leave_unread, *steps) == [WHOLE, "close"]
+    head = get("/1", "content-length: 50000000", method="POST")
+    steps: list[Step] = [head, b"x" * 40_000_000, look(1), look(61)]
+
+    async def reads(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    found = on_a_connection(reads, *steps)
+    assert found[0].startswith(b"HTTP/1.1 408")
+    assert b"408" not in statuses(on_a_connection(reads, *steps[:3], b"x", look(61)))
 
 
 def test_a_head_that_began_behind_a_request_is_waited_for_as_if_nothing_had_come() -> None:
@@ -191,35 +217,58 @@ def test_a_head_that_began_behind_a_request_is_waited_for_as_if_nothing_had_come
     assert on_a_connection(hello, get("/1") + b"GET /2", hurry) == [WHOLE]
 
 
+LARGE = b"x" * connections.LARGE_ANSWER_BYTES
+
+
+async def large(scope: Any, receive: Any, send: Any) -> None:
+    del receive, send
+    connection = scope[CONNECTION]
+    room = connection.has_room_for(len(LARGE))
+    assert connection.answer(scope, 200 if room else 503, [], LARGE if room else b"")
+
+
+def statuses(found: list[Any]) -> list[bytes]:
+    return [part.split(b" ")[1] for part in found if isinstance(part, bytes)]
+
+
+def unread(octets: int) -> Callable[[Any], None]:
+    def leave(connection: Any) -> None:
+        connection.transport.unsent = octets
+
+    return leave
+
+
 def test_answers_that_nobody_reads_take_all_the_memory() -> None:
-    large = b"x" * connections.LARGE_ANSWER_BYTES
+    forgotten: list[bool] = []
+    assert statuses(on_a_connection(large, get("/1"), unread(BOUND.bodies_bytes - 1), get("/2"))) == [
+        b"200",
+        b"503",
+    ]
+    found = on_a_connection(
+        large,
+        get("/1"),
+        unread(0),
+        get("/2"),
+        lambda one: forgotten.append(one.door.has_room_for(1) and not one.door.slow),
+    )
+    assert (statuses(found), forgotten) == ([b"200", b"200"], [True])
+    some = unread(BOUND.bodies_bytes - 2 * len(LARGE))
+    assert statuses(on_a_connection(large, get("/1"), some, get("/2"), get("/3"))) == [b"200", b"200", b"200"]
 
-    async def answers(scope: Any, receive: Any, send: Any) -> None:
-        del receive, send
-        assert scope[CONNECTION].answer(scope, 200, [], large)
 
-    def many(connection: Any) -> None:
-        """Others who do not read."""
-        for _ in range(3):
-            other = type(connection)(
-                config=connection.config,
-                server_state=connection.server_state,
-                app_state={},
-                _loop=connection.loop,
-            )
-            other.connection_made(Transport())
-            other.transport.unsent = connection.door.bound.bodies_bytes // 3
-            other.pause_writing()
+def test_who_has_gone_still_takes_room() -> None:
+    def lose(connection: Any) -> None:
+        connection.connection_lost(None)
+        assert not connection.door.slow
 
+    on_a_connection(large, get("/1"), unread(BOUND.bodies_bytes), lose)
+
+
+def test_an_answer_larger_than_all_the_room_is_never_sent() -> None:
     def narrow(connection: Any) -> None:
-        """One answer is larger than all the room there is: there is none behind it."""
-        connection.door.bound = msgspec.structs.replace(
-            connection.door.bound, bodies_bytes=1, body_bytes=-(1 << 20)
-        )
+        connection.door.bound = msgspec.structs.replace(BOUND, bodies_bytes=1, body_bytes=1 - (64 << 10))
 
-    (answer,) = on_a_connection(answers, narrow, get("/1"))
-    assert answer.endswith(large)
-    assert on_a_connection(answers, many, get("/1")) == ["close"]
+    assert statuses(on_a_connection(large, narrow, get("/1"))) == [b"200"]
 
 
 def test_the_head_of_an_answer_has_somebodys_text() -> None:

@@ -11,6 +11,7 @@ Whatever is raised becomes a problem (see `problem`). A mistake of ours is writt
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
@@ -100,7 +101,11 @@ class Endpoint:
         try:
             status = await self._answered(call, scope, receive, send)
         except ClientGone:
-            pass
+            call.connection.let_go()
+        except asyncio.CancelledError:
+            if not call.connection.is_closing():
+                raise
+            call.connection.let_go()  # the server stops, and has cut it
         except Exception as error:  # whatever it is, the client gets an answer
             status, headers, body = answer_to(error, call.request_id)
             await respond(call, send, status, [self.front.life, *headers], body)

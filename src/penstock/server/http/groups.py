@@ -15,6 +15,7 @@ from penstock.clock import to_datetime
 from penstock.errors import InvalidArgument
 from penstock.limits import DELIVERIES_MAX
 from penstock.server.http.messages import octets_of, place_of, rows_within
+from penstock.server.http.problem import Refusal
 from penstock.server.http.route import LOG, Call, Query, Route
 
 GROUP: Final = LOG + "/groups/{group}"
@@ -53,7 +54,16 @@ async def leased(
     with call.front.place(call.caller) if wait_us else nullcontext():
         ticket = call.port.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
         granted = await call.front.outcome(ticket, call.connection, take_back, call.wait_name())
-    return (None, 0) if granted is None else await _what_fits(call, log, granted)
+    if granted is None:
+        return None, 0
+    kept, octets = await _what_fits(call, log, granted)
+    if kept.number:  # what is settled already cannot go back
+        try:
+            call.require_room(octets)
+        except Refusal:
+            await unseen(call, log, kept, list(kept.offsets))
+            raise
+    return kept, octets
 
 
 async def unseen(call: Call, log: Handle, granted: Granted, offsets: list[int]) -> None:

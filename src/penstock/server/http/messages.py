@@ -277,6 +277,7 @@ async def read(call: Call) -> Any:
         rows = [row_of(one, call.packed) for one in messages_of(found.runs)]
         return wire.PageReply(messages=rows, next=found.next, missed=found.missed)
 
+    call.require_room(found.octets)
     return await call.built(found.octets, made)
 
 
@@ -318,7 +319,9 @@ async def peek(call: Call) -> Any:
     def made() -> wire.Messages:
         return wire.Messages(messages=[row_of(one, call.packed) for one in found])
 
-    return await call.built(octets[len(found) - 1] if found else 0, made)
+    size = octets[len(found) - 1] if found else 0
+    call.require_room(size)
+    return await call.built(size, made)
 
 
 async def trace(call: Call) -> wire.Timeline:

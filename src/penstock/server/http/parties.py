@@ -84,8 +84,16 @@ class Connection(Protocol):
         """Have that called when it is closed; with None, nothing any more. There is one who waits on a connection at a time."""
         ...
 
+    def has_room_for(self, answer_bytes: int) -> bool:
+        """Whether an answer of that size may be made: those that clients do not read have a common bound."""
+        ...
+
     def answer(self, scope: object, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
         """Answer a request whole, and at once; False if it has to go by ASGI's messages."""
+        ...
+
+    def let_go(self) -> None:
+        """There will be no answer: nobody is there to hear it."""
         ...
 
 
@@ -122,6 +130,13 @@ class NoConnection:
 
     def at_its_end(self, tell: Callable[[], object] | None) -> None:
         del tell
+
+    def has_room_for(self, answer_bytes: int) -> bool:
+        del answer_bytes
+        return True
+
+    def let_go(self) -> None:
+        pass
 
     def answer(self, scope: object, status: int, headers: Sequence[tuple[bytes, bytes]], body: bytes) -> bool:
         del scope, status, headers, body

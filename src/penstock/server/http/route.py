@@ -23,6 +23,7 @@ from penstock.server.accounts import Permission
 from penstock.server.http.bodies import encode_json, encode_msgpack
 from penstock.server.http.front import Front, Receive
 from penstock.server.http.parties import Caller, Connection
+from penstock.server.http.problem import RETRY_AFTER_S, Refusal
 
 Method = Literal["GET", "PUT", "POST", "PATCH", "DELETE"]
 
@@ -125,6 +126,14 @@ class Call:
             return make()
         encode = encode_msgpack if self.packed else encode_json
         return Encoded(await asyncio.to_thread(lambda: encode(make())))
+
+    def require_room(self, octets: int) -> None:
+        """Raise unless an answer of about so many bytes may be made."""
+        if not self.connection.has_room_for(octets):
+            raise Refusal(
+                503, "too_many_transfers", "the answers that clients do not read take all the memory there is for them: ask for less, or try again soon",
+                retry_after_s=RETRY_AFTER_S,
+            )  # fmt: skip
 
     def wait_name(self) -> tuple[str, str] | None:
         """What the client calls this request, to be able to end its wait."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Collection, MutableMapping
+from contextlib import closing
 from typing import Any
 
 import jwt
@@ -15,8 +16,13 @@ from penstock.errors import Unauthorized
 from penstock.server.accounts import Accounts
 from penstock.server.http import app as application
 from penstock.server.http.app import create
+from penstock.server.http.front import ClientGone
+from penstock.server.http.parties import CONNECTION, Connection, NoConnection
 from penstock.server.http.route import Call, Events, Route, Stream
 from penstock.server.keys import Keys
+
+HOST = (b"host", b"localhost:8080")
+ELSEWHERE = NoConnection()
 
 
 class Statuses:
@@ -111,15 +117,55 @@ def test_what_was_never_begun_is_not_given_back() -> None:
     assert served.closed == 1
 
 
+class Closed(NoConnection):
+    """A connection that has been closed."""
+
+    def __init__(self) -> None:
+        self.is_let_go = False
+
+    def is_closing(self) -> bool:
+        return True
+
+    def let_go(self) -> None:
+        self.is_let_go = True
+
+
+@pytest.mark.parametrize("failing", [ClientGone, asyncio.CancelledError])
+def test_who_is_gone_leaves_an_error_in_the_log(failing: type[BaseException]) -> None:
+    """Whoever listens believes that an answer was forgotten, unless it is told that there will be none."""
+
+    async def gone(call: Call) -> None:
+        raise failing
+
+    connection = Closed()
+    route = Route(method="GET", path="/made-up", summary="", handler=gone, public=True)
+    with closing(in_memory(ManualClock())) as port:
+        app = create(port, routes=(route,))
+        with pytest.raises(IndexError):  # nothing is sent
+            asyncio.run(answered(app, "GET", "/made-up", [HOST], connection))
+    assert connection.is_let_go
+
+
+def test_a_request_that_is_cancelled_is_not() -> None:
+    async def cancelled(call: Call) -> None:
+        raise asyncio.CancelledError
+
+    route = Route(method="GET", path="/made-up", summary="", handler=cancelled, public=True)
+    with closing(in_memory(ManualClock())) as port, pytest.raises(asyncio.CancelledError):
+        asyncio.run(answered(create(port, routes=(route,)), "GET", "/made-up", [HOST]))
+
+
 # --- addresses ---
 
 
-async def answered(app: Any, method: str, path: str, headers: list[tuple[bytes, bytes]]) -> int:
+async def answered(
+    app: Any, method: str, path: str, headers: list[tuple[bytes, bytes]], connection: Connection = ELSEWHERE
+) -> int:
     """The status of one request."""
     sent: list[MutableMapping[str, Any]] = []
     scope = {"type": "http", "method": method, "path": path, "raw_path": path.encode(), "query_string": b"", "headers": headers,
              "scheme": "http", "server": ("here", 80), "client": ("there", 1), "http_version": "1.1", "asgi": {"version": "3.0"},
-             "root_path": "", "extensions": {}}  # fmt: skip
+             "root_path": "", "extensions": {}, CONNECTION: connection}  # fmt: skip
 
     async def receive() -> MutableMapping[str, Any]:
         return {"type": "http.request", "body": b"{}", "more_body": False}
@@ -132,7 +178,6 @@ async def answered(app: Any, method: str, path: str, headers: list[tuple[bytes, 
     return found
 
 
-HOST = (b"host", b"localhost:8080")
 QUEUE = "/v1/namespaces/default/queues/orders"
 
 
