@@ -16,6 +16,9 @@ send a byte a minute would take every connection there is. So its protocol class
   take a time and one second more for every so many bytes, so a client that sends a byte a second is cut, and a slow line is not; an answer that
   nobody takes is given up.
 
+- Whether a client takes its answer is asked of the kernel, which counts the bytes that it acknowledged (`Guard._line`): our own buffer may be as full as a second ago though a stream went on, and of what waits
+  behind TLS uvloop tells nothing. Large answers that are not read yet have a common bound, too; it is looked at before one is made (`Guard.has_room_for`), so that what it would have granted goes back.
+
 Whoever is refused hears why: an answer is written, our side of the connection is closed, and what still comes is thrown away for a
 moment, because a connection that is closed with unread bytes is reset, and the reset overtakes the answer.
 
