@@ -186,6 +186,27 @@ def test_what_was_granted_at_once_to_a_client_that_had_gone_goes_back(
     assert client.post(LEASE).json()["deliveries"][0]["attempt"] == 1
 
 
+def test_what_was_extended_for_a_client_that_had_gone_stays_leased(
+    client: httpx2.Client, running: Running, port: Embedded, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    client.put(HERE + "/queues/orders", json={})
+    client.post(ORDERS + "/messages", json={"messages": ["aGk="]})
+    log = port.find("default", "orders").wait()
+    assert log is not None
+    extended, extend = threading.Event(), port.extend
+
+    def extend_and_go(*given: Any) -> Any:
+        extended.set()
+        return extend(*given)
+
+    monkeypatch.setattr(port, "extend", extend_and_go)
+    monkeypatch.setattr(Guard, "is_closing", lambda _connection: extended.is_set())
+    with closing(connected(running)) as gone:
+        gone.sendall(b"GET /dequeue?topic=orders&lease=60 HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        assert extended.wait(30)
+        until(lambda: port.describe(log).wait().ready == 1)
+
+
 def test_stopping_ends_what_waits_and_answers_it(port: Embedded, pool: ThreadPoolExecutor) -> None:
     with Running(port) as running:
         httpx2.put(running.url + HERE + "/queues/orders", json={})
