@@ -736,9 +736,11 @@ def test_a_second_owner_is_told_who_holds_the_directory(tmp_path: Path) -> None:
 def test_the_lock_ends_with_its_owner_though_a_forked_child_lives_on(tmp_path: Path) -> None:
     journal = Journal(tmp_path)
     reading, writing = os.pipe()
+    begun, begins = os.pipe()
     child = os.fork()
     if child == 0:  # the child: its copy must be useless, and must not keep the lock
         os.close(writing)
+        os.write(begins, b"!")  # until it runs, it cannot let go of anything
         try:
             journal.append([one(1, b"from the child")])
             code = 1
@@ -747,6 +749,9 @@ def test_the_lock_ends_with_its_owner_though_a_forked_child_lives_on(tmp_path: P
         os.read(reading, 1)
         os._exit(code)
     os.close(reading)
+    os.close(begins)
+    assert os.read(begun, 1) == b"!"
+    os.close(begun)
     journal.commit([one(1, b"from the parent")])
     journal.close()
     with Journal(tmp_path) as again:
