@@ -292,7 +292,7 @@ class Guard(HttpToolsProtocol):
     def let_go(self) -> None:
         """Whatever is answered from here on, nobody hears it."""
         self.door.slow.discard(self)
-        self.pipeline.clear()
+        self.pipeline.clear()  # nobody serves them: they and this would hold one another in memory
         served = self._served
         if served is not None and not served.response_complete:
             served.disconnected = True
