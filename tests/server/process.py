@@ -15,6 +15,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Final
 
+from penstock.server.settings import SYNONYMS
+
 ROOT: Final = Path(__file__).parents[2]
 PATIENCE_S: Final = 60.0
 
@@ -23,7 +25,7 @@ class Running:
     """A server that was started. What it says is kept, and can be waited for."""
 
     def __init__(self, *command: str, **variables: str) -> None:
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") and name not in SYNONYMS}  # fmt: skip
         path = os.pathsep.join((str(ROOT / "src"), str(ROOT), environment.get("PYTHONPATH", "")))
         self.process = subprocess.Popen(
             [sys.executable, *command],

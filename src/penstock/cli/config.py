@@ -28,6 +28,9 @@ def config(
     It takes the flags that serve takes. Sources, the first that has a value wins: flags, the environment, the file .env of this directory, a TOML
     file (--config, or penstock.toml of this directory), the default. Secrets are shown as ***.
 
+    The variables of MQueue and GoMQ (LOG_LEVEL, GOMQ_DATA_DIR) work as well; a name with PENSTOCK_
+    wins over them.
+
     Exits with 0, and with 2 if something is wrong with a setting.
 
     [bold]Examples[/bold]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib.util import find_spec
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -22,6 +23,10 @@ app = typer.Typer()
 SECRET: Final = "PENSTOCK_JWT_SECRET"
 SECRET_FILE: Final = "PENSTOCK_JWT_SECRET_FILE"
 PRIVATE_KEY: Final = "PENSTOCK_JWT_PRIVATE_KEY"
+MQUEUE_SECRET: Final = "JWT_SECRET"
+
+#: As the server takes them: MQueue's name counts where there is none of ours.
+VARIABLES: Final = ((SECRET, SECRET_FILE, PRIVATE_KEY), (MQUEUE_SECRET,))
 
 DOTENV: Final = Path(".env")
 
@@ -119,7 +124,7 @@ def require_jwt() -> None:
 
 
 def _signer(secret_file: Path | None, key_file: Path | None, kid: str | None) -> Signer:
-    """The key that was named: by a flag, by the environment, or by `.env`, in that order."""
+    """Return the key that a flag, the environment or `.env` names; MQueue's name comes last."""
     from penstock.server.keys import MAKE_A_SECRET, Signer, read
 
     if secret_file is not None and key_file is not None:
@@ -128,9 +133,9 @@ def _signer(secret_file: Path | None, key_file: Path | None, kid: str | None) ->
         return Signer.from_secret(_secret_in(secret_file), kid)
     if key_file is not None:
         return Signer.from_pem(read(key_file, "the private key"), kid)
-    for where, variables in (("the environment", os.environ), (str(DOTENV), _dotenv())):
-        found = {name: variables[name] for name in (SECRET, SECRET_FILE, PRIVATE_KEY) if variables.get(name)}
-        if found:
+    places = (("the environment", os.environ), (str(DOTENV), _dotenv()))
+    for names, (where, variables) in product(VARIABLES, places):
+        if found := {name: variables[name] for name in names if variables.get(name)}:
             return _of_variables(found, where, kid)
     raise InvalidArgument(
         f"there is no key to sign with: set {SECRET} (or {PRIVATE_KEY}) in the environment or in .env as the server has it, "
@@ -145,9 +150,13 @@ def _of_variables(found: dict[str, str], where: str, kid: str | None) -> Signer:
         raise InvalidArgument(
             f"{' and '.join(found)} are two keys, both set in {where}; choose with --secret-file or --key-file"
         )
-    if PRIVATE_KEY in found:
-        return Signer.from_pem(in_pem(found[PRIVATE_KEY], "the private key"), kid)
-    return Signer.from_secret(found.get(SECRET) or _secret_in(Path(found[SECRET_FILE])), kid)
+    try:
+        if PRIVATE_KEY in found:
+            return Signer.from_pem(in_pem(found[PRIVATE_KEY], "the private key"), kid)
+        secret = found.get(SECRET) or found.get(MQUEUE_SECRET) or _secret_in(Path(found[SECRET_FILE]))
+        return Signer.from_secret(secret, kid)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{' and '.join(found)} ({where}): {error}") from None
 
 
 def _secret_in(path: Path) -> str:

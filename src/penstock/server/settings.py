@@ -8,6 +8,10 @@ A setting is a row of `PANELS`, and a field of `Settings` of the same name. From
 Sources, the first that has a value wins: flags, the environment, the file `.env` of the working directory, a TOML file, the default. An empty
 variable is one that is not set, as Compose files write it. What a value came from is kept with it (`Settings.sources`), and an error names it.
 
+The variables of MQueue and GoMQ work as they are (`SYNONYMS`). Some are so general that another
+program may have set them, so a name with our prefix wins wherever it stands: `PENSTOCK_LOG_LEVEL`
+in `.env` wins over `LOG_LEVEL` in the environment.
+
 A name that nobody knows is a mistake that would otherwise be found at night: in our own TOML file it is an error; a variable `PENSTOCK_…` only gives a
 warning, because others set such variables, too (Kubernetes makes `PENSTOCK_SERVICE_HOST` for a service of that name). Both say which name is near.
 
@@ -40,8 +44,29 @@ HIDDEN: Final = "***"
 #: Variables of other commands and of the tests: known, and no settings of the server.
 OTHER_VARIABLES: Final = frozenset(
     f"{PREFIX}{name}"
-    for name in "URL TOKEN NAMESPACE JWT_PRIVATE_KEY JWT_PRIVATE_KEY_FILE FAULT_ROUNDS".split()
+    for name in "URL TOKEN CA NAMESPACE JWT_PRIVATE_KEY JWT_PRIVATE_KEY_FILE FAULT_ROUNDS".split()
 )
+
+#: The variables of MQueue and GoMQ, and the settings that they set.
+SYNONYMS: Final[Mapping[str, str]] = {
+    "DATABASE_URLS": "database_urls",
+    "REDIS_ADDRS": "redis_addrs",
+    "REDIS_PASSWORD": "redis_password",
+    "WAL_DIR": "wal_dir",
+    "MQUEUE_NODE_ID": "node_id",
+    "LOG_LEVEL": "log_level",
+    "LOG_ENCODING": "log_encoding",
+    "JWT_SECRET": "jwt_secret",
+    "NAMESPACE_QUOTAS": "namespace_quotas",
+    "BUFFER_TTL": "buffer_ttl",
+    "GOMQ_STORAGE": "storage",
+    "GOMQ_DATA_DIR": "data_dir",
+    "GOMQ_DEFAULT_TTL": "default_ttl",
+    "GOMQ_MAX_MESSAGE_SIZE": "max_message_size",
+    "GOMQ_MAX_QUEUE_DEPTH": "max_queue_depth",
+    "GOMQ_MAX_RETRIES": "max_retries",
+    "GOMQ_LISTEN_ADDR": "listen_addr",
+}
 
 #: A configuration that is longer than that is something else.
 FILE_BYTES_MAX: Final = 1 << 20
@@ -252,8 +277,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         value = getattr(self, name)
         if SETTINGS[name].secret and value:
             return HIDDEN
-        if name == "jwt_public_key" and value and "\n" in value:
-            return value.strip().partition("\n")[0] + " …"  # somebody may have pasted the wrong half
+        if (begin := "-----BEGIN ") in str(value):  # perhaps a private key, pasted by mistake
+            return f"{begin}{str(value).partition(begin)[2].partition('-')[0]}----- …"
         return plain(value)
 
 
@@ -275,6 +300,17 @@ class Given(NamedTuple):
 Values = dict[str, Given]
 
 
+class Variables(NamedTuple):
+    """The variables of the environment or of a `.env` file, and the lines there."""
+
+    kind: str
+    values: Mapping[str, str]
+    places: Mapping[str, str] = {}
+
+    def source(self, variable: str) -> Source:
+        return Source(self.kind, f"{variable} ({self.places.get(variable, self.kind)})")
+
+
 def load(
     flags: Mapping[str, Any] | None = None,
     environ: Mapping[str, str] | None = None,
@@ -293,13 +329,12 @@ def load(
     given: Values = {}
     if toml_file is not None:
         given |= _from_toml(toml_file)
-    if dotenv_file is not None:
-        lines = dotenv.parse(_read(dotenv_file), str(dotenv_file))
-        places = {name: f"{dotenv_file}, line {line.number}" for name, line in lines.items()}
-        variables = {name: line.value for name, line in lines.items()}
-        given |= _from_variables(variables, ".env", places, warnings)
-    if environ:
-        given |= _from_variables(environ, "environment", {}, warnings)
+    variables = [] if dotenv_file is None else [_in_dotenv(dotenv_file)]
+    variables.append(Variables("environment", environ or {}))
+    for some in variables:
+        given |= _from_synonyms(some)
+    for some in variables:
+        given |= _from_variables(some, warnings)
     flags = {name: value for name, value in (flags or {}).items() if value is not None}
     halves: dict[str, Any] = {name: flags.pop(name) for name in ("host", "port") if name in flags}
     given |= _from_flags(flags)
@@ -339,17 +374,24 @@ def _nearest(name: str, known: Iterable[str], prefix: str = "") -> str:
     return f"; did you mean {prefix}{near[0]}?" if near else "; `penstock config` shows those that there are"
 
 
-def _read(path: Path) -> str:
+def shown_path(path: Path) -> str:
+    """Return a path as an error shows it; one that does not exist may be a secret, given by mistake."""
+    return repr(str(path)) if os.path.exists(path) else f"{HIDDEN} (not shown: it may be a secret)"
+
+
+def _read(path: Path, shown: str | None = None) -> str:
+    shown = shown or str(path)
     try:
         with path.open("rb") as file:
             data = file.read(FILE_BYTES_MAX + 1)
         if len(data) > FILE_BYTES_MAX:
-            raise InvalidArgument(f"{path} has more than {FILE_BYTES_MAX} bytes; that is no configuration")
+            raise InvalidArgument(f"{shown} has more than {FILE_BYTES_MAX} bytes; that is no configuration")
         return data.decode()
-    except OSError as error:
-        raise InvalidArgument(f"{path} cannot be read: {error.strerror or error}") from None
     except UnicodeDecodeError:
-        raise InvalidArgument(f"{path} is not UTF-8 text") from None
+        raise InvalidArgument(f"{shown} is not UTF-8 text") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or "that is no file's name"
+        raise InvalidArgument(f"{shown} cannot be read: {reason}") from None
 
 
 def _from_flags(flags: Mapping[str, Any]) -> Values:
@@ -364,16 +406,28 @@ def _from_flags(flags: Mapping[str, Any]) -> Values:
     return found
 
 
-def _from_variables(
-    variables: Mapping[str, str], kind: str, places: Mapping[str, str], warnings: list[str]
-) -> Values:
+def _in_dotenv(path: Path) -> Variables:
+    lines = dotenv.parse(_read(path), str(path))
+    values = {name: line.value for name, line in lines.items()}
+    return Variables(".env", values, {name: f"{path}, line {line.number}" for name, line in lines.items()})
+
+
+def _from_synonyms(variables: Variables) -> Values:
+    return {
+        name: Given(value, variables.source(variable))
+        for variable, name in SYNONYMS.items()
+        if (value := variables.values.get(variable))
+    }
+
+
+def _from_variables(variables: Variables, warnings: list[str]) -> Values:
     known = {row.variable: name for name, row in SETTINGS.items()}
     files = {f"{row.variable}_FILE": name for name, row in SETTINGS.items() if row.secret}
     found: Values = {}
-    for variable, value in variables.items():
+    for variable, value in variables.values.items():
         if not variable.startswith(PREFIX) or not value or variable in OTHER_VARIABLES:
             continue
-        source = Source(kind, f"{variable} ({places.get(variable, kind)})")
+        source = variables.source(variable)
         if variable in known:
             found[known[variable]] = Given(value, source)
         elif variable in files:
@@ -418,7 +472,7 @@ def _in_file(given: Any, source: Source) -> Given:
 
 def _secret_of(path: Path, source: Source) -> str:
     try:
-        found = _read(path).rstrip("\r\n")
+        found = _read(path, shown_path(path)).rstrip("\r\n")
     except InvalidArgument as error:
         raise InvalidArgument(f"{source}: {error}") from None
     if not found:  # without a secret everybody may do everything, and that is not what a file for one says
@@ -432,8 +486,9 @@ def _parsed(row: Setting, value: Any, source: Source) -> Any:
             raise ValueError("give a single value")
         return row.parse(value)
     except (ValueError, InvalidArgument) as error:
-        shown = HIDDEN if row.secret else repr(value)[:100]
-        raise InvalidArgument(f"{source} is {shown}; {error}") from None
+        shown = HIDDEN if row.secret or row.name.startswith("jwt_") else repr(value)[:100]
+        winner = f"; or set {row.variable}, which wins" if source.place.partition(" ")[0] in SYNONYMS else ""
+        raise InvalidArgument(f"{source} is {shown}; {error}{winner}") from None
 
 
 def _replace_halves(values: dict[str, Any], sources: dict[str, Source], halves: Mapping[str, Any]) -> None:
@@ -451,8 +506,14 @@ def _require_sense(found: Settings) -> None:
     def said(*names: str) -> str:
         return " and ".join(str(found.sources[name]) for name in names)
 
-    if found.storage == "shards":
-        raise InvalidArgument(f"{said('storage')} is 'shards', which are not built yet; take disk or memory")
+    # Once there are shards, URLs alone mean them; disk or memory named beside URLs stops the start.
+    shards = [
+        name for name in ("database_urls", "storage") if getattr(found, name) not in ((), "disk", "memory")
+    ]
+    if shards:
+        raise InvalidArgument(
+            f"{said(*shards)}: shards are not built yet; leave that out to serve from a directory or from memory"
+        )
     if (found.tls_cert is None) != (found.tls_key is None):
         there, missing = ("tls_cert", "tls_key") if found.tls_key is None else ("tls_key", "tls_cert")
         raise InvalidArgument(

@@ -21,7 +21,7 @@ from tests.unit.server.specimen import OTHER_SECRET, SECRET, private_pem, public
 def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A directory without `.env`, and an environment without keys."""
     monkeypatch.chdir(tmp_path)
-    for name in ("PENSTOCK_JWT_SECRET", "PENSTOCK_JWT_SECRET_FILE", "PENSTOCK_JWT_PRIVATE_KEY"):
+    for name in ("JWT_SECRET", "PENSTOCK_JWT_SECRET", "PENSTOCK_JWT_SECRET_FILE", "PENSTOCK_JWT_PRIVATE_KEY"):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
 
@@ -87,6 +87,13 @@ def test_a_key_is_taken_from_somewhere_else(place: Path) -> None:
     assert caller(printed(PENSTOCK_JWT_SECRET_FILE=str(place / "secret"))).subject
     assert caller(printed("--secret-file", "secret", PENSTOCK_JWT_SECRET=OTHER_SECRET)).subject
     assert caller(printed("--secret-file", "other"), Keys.from_secret(OTHER_SECRET)).subject
+
+
+def test_secret_may_have_the_name_of_mqueue(place: Path) -> None:
+    assert caller(printed(JWT_SECRET=SECRET)).subject
+    assert "JWT_SECRET (the environment): the JWT secret has 6 bytes" in complaint(JWT_SECRET="secret")
+    (place / ".env").write_text(f"PENSTOCK_JWT_SECRET={SECRET}\n")
+    assert caller(printed(JWT_SECRET=OTHER_SECRET)).subject
 
 
 def test_a_private_key_is_not_used(place: Path) -> None:

@@ -16,7 +16,7 @@ from penstock.errors import InvalidArgument
 from penstock.policy import Policy
 from penstock.server import dotenv
 from penstock.server.quantity import Address
-from penstock.server.settings import SETTINGS, Settings, load
+from penstock.server.settings import SETTINGS, SYNONYMS, Settings, load
 
 ROOT = Path(__file__).parents[3]
 
@@ -54,6 +54,41 @@ def test_an_empty_variable_is_a_value() -> None:
     found = load({}, {"PENSTOCK_JWT_SECRET": "", "PENSTOCK_NODE_ID": "", "PENSTOCK_DEFAULT_TTL": ""})
     assert (found.jwt_secret, found.node_id, found.default_ttl) == (None, 0, None)
     assert found.sources["node_id"].kind == "default"
+
+
+def test_names_of_mqueue_and_gomq_set_the_same_settings(tmp_path: Path) -> None:
+    """As in their configuration tables; Go's file has no quotes."""
+    env = tmp_path / ".env"
+    env.write_text(
+        'REDIS_ADDRS=redis:6379\nREDIS_PASSWORD=""\nWAL_DIR=/data/wal\nMQUEUE_NODE_ID=1\nLOG_LEVEL=info\n'
+        f"LOG_ENCODING=json\nJWT_SECRET={SECRET}\nNAMESPACE_QUOTAS=tenant-a:1000,tenant-b:500\nBUFFER_TTL=1m\n"
+    )
+    gomq = {
+        "GOMQ_STORAGE": "memory", "GOMQ_DATA_DIR": "./data", "GOMQ_DEFAULT_TTL": "24h", "GOMQ_MAX_MESSAGE_SIZE": "1MB",
+        "GOMQ_MAX_QUEUE_DEPTH": "100000", "GOMQ_MAX_RETRIES": "3", "GOMQ_LISTEN_ADDR": ":5672",
+    }  # fmt: skip
+    found = load({}, gomq, env)
+    assert (found.node_id, found.log_encoding, found.jwt_secret, found.wal_dir) == (1, "json", SECRET, Path("/data/wal"))  # fmt: skip
+    assert (found.storage, found.max_message_size, found.default_ttl) == ("memory", 10**6, 86_400.0)
+    assert (found.max_queue_depth, found.max_retries, found.listen_addr.port) == (100_000, 3, 5672)
+    assert str(found.sources["jwt_secret"]) == f"JWT_SECRET ({env}, line 7)"
+    assert str(found.sources["storage"]) == "GOMQ_STORAGE (environment)"
+    assert [warning.partition(" ")[0] for warning in found.warnings] == ["REDIS_ADDRS", "WAL_DIR", "BUFFER_TTL", "GOMQ_LISTEN_ADDR"]  # fmt: skip
+
+
+def test_prefixed_names_win_wherever_they_are(tmp_path: Path) -> None:
+    toml, env = tmp_path / "penstock.toml", tmp_path / ".env"
+    toml.write_text("node_id = 1\n")
+    env.write_text("PENSTOCK_LOG_LEVEL=warn\nMQUEUE_NODE_ID=2\nLOG_ENCODING=json\n")
+    variables = {"LOG_LEVEL": "of another program", "LOG_ENCODING": "console", "PENSTOCK_MAX_RETRIES": "", "GOMQ_MAX_RETRIES": "7"}  # fmt: skip
+    found = load({}, variables, env, toml)
+    assert (found.log_level, found.node_id, found.log_encoding, found.max_retries) == ("warn", 2, "console", 7)  # fmt: skip
+
+
+def test_wrong_value_of_a_plain_name_names_it_and_the_prefixed_one() -> None:
+    with pytest.raises(InvalidArgument) as raised:
+        load({}, {"LOG_LEVEL": "trace"})
+    assert str(raised.value) == "LOG_LEVEL (environment) is 'trace'; give one of debug, info, warn, warning, error; or set PENSTOCK_LOG_LEVEL, which wins"  # fmt: skip
 
 
 def test_a_port_replaces_the_host_or_the_other_way_round() -> None:
@@ -156,9 +191,19 @@ def test_a_wrong_value_is_taken_or_its_source_is_not_said(name: str, given: Any)
 
 def test_shards_are_promised() -> None:
     with pytest.raises(
-        InvalidArgument, match=r"PENSTOCK_STORAGE \(environment\) is 'shards', which are not built yet"
+        InvalidArgument, match=r"PENSTOCK_STORAGE \(environment\): shards are not built yet; leave that out"
     ):
         load({}, {"PENSTOCK_STORAGE": "shards"})
+
+
+@pytest.mark.parametrize("storage", [{}, {"GOMQ_STORAGE": "disk"}, {"PENSTOCK_STORAGE": "shards"}])
+@pytest.mark.parametrize("name", ["DATABASE_URLS", "PENSTOCK_DATABASE_URLS"])
+def test_database_urls_stop_the_start(name: str, storage: dict[str, str]) -> None:
+    with pytest.raises(
+        InvalidArgument, match=rf"^{name} \(environment\).*: shards are not built yet; leave that out"
+    ) as raised:
+        load({}, {name: f"postgresql://u:{SECRET}@h/d", **storage})
+    assert SECRET not in str(raised.value)
 
 
 def test_a_setting_of_what_is_not_built_is_silently_ignored() -> None:
@@ -192,7 +237,7 @@ def test_the_settings_of_queues_are_another_policy() -> None:
 
 
 def test_an_unknown_variable_is_not_noticed_or_ends_the_server() -> None:
-    found = load({}, {"PENSTOCK_LOGLEVEL": "debug", "PENSTOCK_SERVICE_HOST": "10.0.0.1", "PENSTOCK_URL": "http://…", "PATH": "/bin"})  # fmt: skip
+    found = load({}, {"PENSTOCK_LOGLEVEL": "debug", "PENSTOCK_SERVICE_HOST": "10.0.0.1", "PENSTOCK_URL": "http://…", "PENSTOCK_CA": "ca.pem", "PATH": "/bin"})  # fmt: skip
     assert found.warnings == (
         "PENSTOCK_LOGLEVEL (environment) is no setting; did you mean PENSTOCK_LOG_LEVEL?",
         "PENSTOCK_SERVICE_HOST (environment) is no setting; `penstock config` shows those that there are",
@@ -230,12 +275,10 @@ SECRET = "correct horse battery staple 0123"
 
 
 def test_a_secret_is_shown(tmp_path: Path) -> None:
-    found = load(
-        {}, {"PENSTOCK_JWT_SECRET": SECRET, "PENSTOCK_DATABASE_URLS": f"postgresql://u:{SECRET}@h/d"}
-    )
+    found = load({}, {"PENSTOCK_JWT_SECRET": SECRET, "PENSTOCK_REDIS_PASSWORD": SECRET})
     assert found.jwt_secret == SECRET
     assert found.has_key
-    assert [found.shown("jwt_secret"), found.shown("database_urls")] == ["***", "***"]
+    assert [found.shown("jwt_secret"), found.shown("redis_password")] == ["***", "***"]
     with pytest.raises(InvalidArgument) as raised:
         from_toml(tmp_path, f'jwt_secret = ["{SECRET}"]')
     assert SECRET not in str(raised.value)
@@ -253,10 +296,10 @@ def test_a_secret_in_a_file_is_not_found(tmp_path: Path) -> None:
 
 
 def test_a_key_that_was_pasted_is_shown() -> None:
-    found = load(
-        {}, {"PENSTOCK_JWT_PUBLIC_KEY": "-----BEGIN PRIVATE KEY-----\nMIIsecret\n-----END PRIVATE KEY-----"}
-    )
-    assert "MIIsecret" not in found.shown("jwt_public_key")
+    pasted = "-----BEGIN PRIVATE KEY-----\\nMIIsecret\\n-----END PRIVATE KEY-----"
+    found = load({"tls_cert": "c", "tls_key": pasted}, {"PENSTOCK_JWT_PUBLIC_KEY": pasted})
+    for name in ("jwt_public_key", "tls_key"):
+        assert found.shown(name) == "-----BEGIN PRIVATE KEY----- …"
 
 
 # --- .env ---
@@ -312,7 +355,7 @@ def test_a_line_that_is_none_is_skipped(text: str, said: str) -> None:
 
 
 def config(tmp_path: Path, *arguments: str, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_") and name not in SYNONYMS}  # fmt: skip
     return subprocess.run(
         [sys.executable, "-c", "from penstock.cli import main; main()", "config", *arguments],
         env={**environment, "PYTHONPATH": str(ROOT / "src"), "COLUMNS": "140", **variables},
