@@ -25,7 +25,7 @@ import json
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NoReturn
+from typing import Any, Final, Literal, NoReturn
 
 import jwt
 import msgspec
@@ -49,9 +49,7 @@ from penstock.limits import (
     SECRET_BYTES_MIN,
     TOKEN_BYTES_MAX,
 )
-
-if TYPE_CHECKING:
-    from penstock.server.settings import Settings
+from penstock.server.settings import Settings, shown_path
 
 Algorithm = Literal["HS256", "RS256", "ES256"]
 """What a key may be for."""
@@ -236,7 +234,10 @@ def in_pem(given: str, what: str) -> str:
     """A key in PEM that was given as it is (its line ends perhaps as \\n, as environments have them), or as the path of a file."""
     if is_pem(given):
         return given.replace("\\n", "\n")
-    return read(Path(given), what)
+    try:
+        return read(Path(given), what)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{error}; give a key in PEM, or the path of one") from None
 
 
 def is_pem(given: str) -> bool:
@@ -254,7 +255,7 @@ def read(path: Path, what: str) -> str:
         return data.decode()
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
-        raise InvalidArgument(f"{what} {str(path)!r} cannot be read: {reason}") from None
+        raise InvalidArgument(f"{what} {shown_path(path)} cannot be read: {reason}") from None
 
 
 def _refuse(what: str) -> NoReturn:

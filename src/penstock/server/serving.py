@@ -486,6 +486,9 @@ def tls_of(settings: Settings) -> tls.Context | None:
     from penstock.server import tls
 
     if settings.tls_cert is not None:
+        for name in ("tls_cert", "tls_key"):
+            if not os.path.exists(getattr(settings, name)):  # not shown: it may be the key itself
+                raise InvalidArgument(f"{settings.sources[name]} is not the path of a file that exists")
         return tls.Context(settings.tls_cert, settings.tls_key)
     # Beside the journal, so that whoever trusts it may go on trusting it after a restart.
     place = settings.data_dir / "tls" if settings.storage == "disk" else None

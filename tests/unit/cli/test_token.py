@@ -96,6 +96,10 @@ def test_secret_may_have_the_name_of_mqueue(place: Path) -> None:
     assert caller(printed(JWT_SECRET=OTHER_SECRET)).subject
 
 
+def test_secret_given_as_a_private_key_is_in_no_error() -> None:
+    assert SECRET not in complaint(PENSTOCK_JWT_PRIVATE_KEY=SECRET)
+
+
 def test_a_private_key_is_not_used(place: Path) -> None:
     key = ec.generate_private_key(ec.SECP256R1())
     keys = Keys.from_pem(public_pem(key))

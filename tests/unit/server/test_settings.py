@@ -15,7 +15,9 @@ import pytest
 from penstock.errors import InvalidArgument
 from penstock.policy import Policy
 from penstock.server import dotenv
+from penstock.server.keys import keys_of
 from penstock.server.quantity import Address
+from penstock.server.serving import tls_of
 from penstock.server.settings import SETTINGS, SYNONYMS, Settings, load
 
 ROOT = Path(__file__).parents[3]
@@ -300,6 +302,21 @@ def test_a_key_that_was_pasted_is_shown() -> None:
     found = load({"tls_cert": "c", "tls_key": pasted}, {"PENSTOCK_JWT_PUBLIC_KEY": pasted})
     for name in ("jwt_public_key", "tls_key"):
         assert found.shown(name) == "-----BEGIN PRIVATE KEY----- …"
+
+
+@pytest.mark.parametrize("name", ["JWT_PUBLIC_KEY", "JWT_JWKS", "JWT_SECRET_FILE", "TLS_CERT", "TLS_KEY"])
+@pytest.mark.parametrize("secret", [SECRET, "-----BEGIN X-----\nMII" + SECRET, "/" + SECRET * 10])
+def test_secret_given_as_a_path_is_in_no_error(name: str, secret: str) -> None:
+    def start(variables: dict[str, str]) -> None:
+        found = load({}, variables)
+        keys_of(found)
+        tls_of(found)
+
+    files = {"PENSTOCK_TLS_CERT": "/dev/null", "PENSTOCK_TLS_KEY": "/dev/null"} if "TLS" in name else {}
+    with pytest.raises(InvalidArgument) as raised:
+        start({**files, f"PENSTOCK_{name}": secret})
+    assert f"PENSTOCK_{name} (environment)" in str(raised.value)
+    assert SECRET not in str(raised.value)
 
 
 # --- .env ---
