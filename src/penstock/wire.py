@@ -160,12 +160,16 @@ class PageReply(Reply):
 
 
 class Lease(Body):
-    """POST …/logs/{name}/groups/{group}/lease: messages, as soon as there is one, or nothing after `wait` seconds (at most what the server allows)."""
+    """POST …/logs/{name}/groups/{group}/lease: messages, as soon as there is one, or nothing after `wait` seconds (at most what the server allows).
+
+    The last `ahead` of `count` are only sent ahead: the client reports by `hand-over` when its code gets them.
+    """
 
     count: int = 1
     wait: float = 0
     consumer: str | None = None
     auto_ack: bool = False
+    ahead: int = 0
 
 
 class DeliveryRow(Reply, omit_defaults=True):
@@ -212,6 +216,16 @@ class Extend(Held, kw_only=True):
     """POST …/logs/{name}/extend: keep them for so many seconds from now."""
 
     seconds: float
+
+
+class HandOver(Held):
+    """POST …/logs/{name}/hand-over: the client's code gets these now, which were sent ahead. All are of one group."""
+
+
+class HandedOver(Reply):
+    """The offsets whose lease still holds; the client drops the others."""
+
+    offsets: list[int]
 
 
 # --- groups, consumers, readers ---

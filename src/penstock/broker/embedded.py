@@ -340,17 +340,27 @@ class Embedded:
     # --- receiving ---
 
     def lease(
-        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool
-    ) -> Ticket[Granted | None]:
+        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
+        ahead: int = 0,
+    ) -> Ticket[Granted | None]:  # fmt: skip
         if type(count) is not int or not 1 <= count <= DELIVERIES_MAX:
             raise InvalidArgument(
                 f"the number of messages is {argument.quoted(count)}; give an int from 1 to {DELIVERIES_MAX}"
             )
-        if self._short is not None and count == 1 and keep and group == DEFAULT_GROUP:
+        if type(ahead) is not int or not 0 <= ahead <= count:
+            raise InvalidArgument(
+                f"{argument.quoted(ahead)} of {count} messages are to be leased ahead; give an int from 0 to {count}"
+            )
+        if self._short is not None and count == 1 and keep and not ahead and group == DEFAULT_GROUP:
             short = self._short.lease(alive(log), consumer)
             if short is not None:
                 return short
-        return self._handing.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
+        return self._handing.lease(
+            log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead
+        )
+
+    def hand_over(self, log: Handle, receipts: Receipts) -> Ticket[list[int]]:
+        return self._handing.hand_over(log, receipts)
 
     def attach(
         self,
@@ -389,7 +399,7 @@ class Embedded:
             group = held_in(found, receipts.group)
             engine = self.monitor.engine
             self.monitor.require_room(
-                SETTLEMENTS, SECTION_OVERHEAD_BYTES + 32 * len(offsets) + 4 * len(error or "")
+                SETTLEMENTS, 2 * SECTION_OVERHEAD_BYTES + 64 * len(offsets) + 4 * len(error or "")
             )
             settle(engine, found, group, receipts, how, delay_us, error, now_us, change)
             if self.monitor.draining:

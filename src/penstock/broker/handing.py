@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from penstock.broker.contents import SECTION_OVERHEAD_BYTES
 from penstock.broker.monitor import NOTHING, Monitor
-from penstock.broker.port import Granted, Handle
+from penstock.broker.port import Granted, Handle, Receipts
 from penstock.broker.shelf import runs_of
 from penstock.broker.ticket import DONE, Again, Answer, Leasing, Record, Recorded, Refused, Ticket, Waiting
 from penstock.engine import cursors
@@ -32,8 +32,9 @@ class Handing:
         monitor.dismiss = self.dismiss
 
     def lease(
-        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool
-    ) -> Ticket[Granted | None]:
+        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
+        ahead: int = 0,
+    ) -> Ticket[Granted | None]:  # fmt: skip
         with self.monitor.lock, self.monitor.whole:
             now_us, change = self.monitor.begin()
             found = alive(log)
@@ -45,16 +46,19 @@ class Handing:
                 )
             cursors.heard(here, consumer, now_us)
             deadline_us = None if wait_us is None else now_us + wait_us
-            ticket = self._try_lease(found, here, count, consumer, keep, now_us, change)
+            ticket = self._try_lease(
+                found, here, count, consumer, keep, now_us, change, at_once=count - ahead
+            )
             if ticket is UNDECIDED:
-                return self._again(found, group, count, consumer, deadline_us, keep)
+                return self._again(found, group, count, consumer, deadline_us, keep, ahead)
             if ticket is not None:
                 return ticket
             if wait_us is not None and wait_us <= 0:
                 return NOTHING
             waiting = Waiting(
-                (found, group), count, consumer, keep=keep, deadline_us=deadline_us, give_up=self.give_up
-            )
+                (found, group), count, consumer, keep=keep, deadline_us=deadline_us, give_up=self.give_up,
+                ahead=ahead,
+            )  # fmt: skip
             self.monitor.wait_in_line(waiting)
             return waiting
 
@@ -72,13 +76,13 @@ class Handing:
         return log.group(name)
 
     def _again(
-        self, log: Log, group: str, count: int, consumer: str | None, deadline_us: int | None, keep: bool
-    ) -> Again:
+        self, log: Log, group: str, count: int, consumer: str | None, deadline_us: int | None, keep: bool, ahead: int
+    ) -> Again:  # fmt: skip
         """Have somebody ask once more, without keeping others from the broker meanwhile."""
 
         def ask() -> Ticket[Granted | None]:
             wait_us = None if deadline_us is None else max(0, deadline_us - self.monitor.now())
-            return self.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
+            return self.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead)
 
         return Again(ask)
 
@@ -91,11 +95,18 @@ class Handing:
         keep: bool,
         now_us: int,
         change: Change,
+        *,
+        at_once: int,
     ) -> Ticket[Granted | None] | None:
-        """With the lock held: lease what is ready; None if nothing is, `UNDECIDED` if a filter has not looked at everything yet."""
+        """With the lock held: lease what is ready; None if nothing is, `UNDECIDED` if a filter has not looked at everything yet.
+
+        What is leased beyond `at_once` is leased ahead.
+        """
         while group.lanes.count and _is_active(log, group, consumer):
             self.monitor.require_room(LEASES, SECTION_OVERHEAD_BYTES + 32 * min(count, group.lanes.count))
-            grant = self.monitor.engine.lease(log, group, count, consumer, now_us, change, keep=keep)
+            grant = self.monitor.engine.lease(
+                log, group, count, consumer, now_us, change, keep=keep, ahead=max(0, count - at_once)
+            )
             if grant is None:
                 if change:
                     self.monitor.record(change, sync=False)  # what was not wanted
@@ -113,7 +124,7 @@ class Handing:
             if lost and grant.number:
                 self.monitor.engine.lose(log, group, lost, now_us, change)
             log.delivered += len(grant.offsets) - len(lost)
-            record = self._recorded(group, change, sync=not grant.number)
+            record = self._recorded(change, sync=not grant.number)
             if runs:
                 held = [offset for offset in grant.offsets if offset not in lost] if lost else grant.offsets
                 attempts = grant.attempts
@@ -129,9 +140,9 @@ class Handing:
             change = Change()
         return None
 
-    def _recorded(self, group: Group, change: Change, *, sync: bool) -> Record:
-        """With the lock held: record what was done in a group. If nothing is recorded of it, nobody has to wait."""
-        if change or group.durable:
+    def _recorded(self, change: Change, *, sync: bool) -> Record:
+        """With the lock held: record what was done in a group, if there is anything to record."""
+        if change:
             return self.monitor.record(change, sync=sync)
         self.monitor.follow()
         return DONE
@@ -158,14 +169,17 @@ class Handing:
                     continue
                 try:
                     ticket = self._try_lease(
-                        log, group, share, one.consumer, one.keep, self.monitor.now(), Change()
-                    )
+                        log, group, share, one.consumer, one.keep, self.monitor.now(), Change(),
+                        at_once=one.count - one.ahead,
+                    )  # fmt: skip
                 except PenstockError as error:
                     ticket = Refused(error)
                 if ticket is None:
                     break
                 if ticket is UNDECIDED:
-                    ticket = self._again(log, group.name, one.count, one.consumer, one.deadline_us, one.keep)
+                    ticket = self._again(
+                        log, group.name, one.count, one.consumer, one.deadline_us, one.keep, one.ahead
+                    )
                 # He may have been answered meanwhile, if the queue was deleted, or the broker failed.
                 self.monitor.answer(one, ticket)
             else:
@@ -206,7 +220,19 @@ class Handing:
                 self.monitor.engine.give_back(
                     log, group, held, [granted.number] * len(held), now_us, change, seen=False
                 )
-                self._recorded(group, change, sync=False)
+                self._recorded(change, sync=False)
+
+    def hand_over(self, log: Handle, receipts: Receipts) -> Ticket[list[int]]:
+        with self.monitor.lock, self.monitor.whole:
+            now_us, change = self.monitor.begin(settling=True)
+            found = alive(log)
+            if receipts.group not in found.groups:
+                return Answer([])
+            group, offsets = found.group(receipts.group), receipts.offsets
+            cursors.heard_from(group, offsets, now_us)
+            self.monitor.require_room(LEASES, SECTION_OVERHEAD_BYTES + 32 * len(offsets))
+            held = self.monitor.engine.hand_over(found, group, offsets, receipts.numbers, now_us, change)
+            return Recorded(held, self._recorded(change, sync=False))
 
     def attach(self, log: Handle, group: str, consumer: str, silence_us: int | None = None) -> Ticket[str]:
         with self.monitor.lock, self.monitor.whole:

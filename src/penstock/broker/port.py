@@ -210,9 +210,18 @@ class Port(Protocol):
         ...
 
     def lease(
-        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool
-    ) -> Ticket[Granted | None]:
-        """Hand out messages; wait for some for a time, or for ever (None)."""
+        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
+        ahead: int = 0,
+    ) -> Ticket[Granted | None]:  # fmt: skip
+        """Hand out messages; wait for some for a time, or for ever (None).
+
+        The last `ahead` of `count` are leased ahead: the caller keeps them until its code asks for
+        them, and reports that by `hand_over`. Until then the end of the lease counts no attempt.
+        """
+        ...
+
+    def hand_over(self, log: Handle, receipts: Receipts) -> Ticket[list[int]]:
+        """Record that code gets messages that were leased ahead; the offsets whose lease still holds."""
         ...
 
     def settle(

@@ -100,7 +100,7 @@ class _Plan:
                 )
             self._held.add((log, group.name, offset))
         self.settles.append((log, group, step, receipts))
-        self.bytes += SECTION_OVERHEAD_BYTES + 32 * len(receipts.offsets) + 4 * len(step.error or "")
+        self.bytes += 2 * SECTION_OVERHEAD_BYTES + 64 * len(receipts.offsets) + 4 * len(step.error or "")
         over = receipts.offsets
         if step.how != "ack":  # some may go to the dead letters, which hold all of them once more
             late = [offset for offset in receipts.offsets if offset in group.overdue]

@@ -147,12 +147,13 @@ def raised(error: BaseException) -> Verdict:
 class Held:
     """One message in a worker's hands. Its lease is renewed at `renew_us`; None: it is not, or not any more."""
 
-    __slots__ = ("delivery", "lost", "renew_us")
+    __slots__ = ("delivery", "is_ahead", "lost", "renew_us")
 
     def __init__(self, delivery: Leased, renew_us: int | None) -> None:
         self.delivery = delivery
         self.renew_us = renew_us
         self.lost = False
+        self.is_ahead = False  # the broker does not know yet that its handler begins
 
 
 class Holding:

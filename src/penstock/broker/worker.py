@@ -8,8 +8,10 @@ handler there. Nothing else differs: a receive that waits can be cancelled on a 
 
 Three kinds of tasks share what is in hand (`verdict.Holding`):
 
-- one *fetches*: it leases as much as there is room for (`prefetch`), and waits while there is none;
-- `concurrency` of them *handle*: each takes the next message that was not begun, has the handler called, and settles it;
+- one *fetches*: it leases as much as there is room for (`prefetch`), and waits while there is none; what no idle handler takes
+  at once is leased ahead;
+- `concurrency` of them *handle*: each takes the next message that was not begun, reports it if it was leased ahead, has the
+  handler called, and settles it;
 - one *renews*: leases that are older than a third of the visibility timeout, all that are due in one call.
 
 What always holds:
@@ -21,7 +23,8 @@ What always holds:
   that have not ended a little later are left behind; threads are left behind at once (Python cannot stop them). Their messages are given back.
 - Everything is leased in the name of one consumer, which is released at the end, however it comes: nothing stays leased.
 
-A crash leaves what any consumer's crash leaves: leases, which end by themselves, with the attempt counted.
+A crash leaves what any consumer's crash leaves: leases, which end by themselves. The attempt counts for messages whose handler
+had begun, and not for those that only waited here.
 """
 
 from __future__ import annotations
@@ -39,8 +42,9 @@ from typing import Any, Final, NoReturn
 from penstock import argument
 from penstock.broker import aio, calls, sync
 from penstock.broker.deliveries import Leased, deliveries, receipts
+from penstock.broker.hand_over import HandOvers
 from penstock.broker.hands import Hands
-from penstock.broker.port import Port
+from penstock.broker.port import Port, Receipts
 from penstock.broker.ticket import Stoppable, Ticket
 from penstock.broker.verdict import (
     ACK,
@@ -144,6 +148,7 @@ class _Work:
         self._told_of_unfinished = False
         self._error: BaseException | None = None
         self._handling: list[asyncio.Task[None]] = []
+        self._hand_overs = HandOvers(group, self._report)
         self._hands: Hands | None = None
 
     # --- running and stopping ---
@@ -258,7 +263,7 @@ class _Work:
         while not self._stopping.is_set():
             await self._has_room.wait()
             try:
-                found = await self._receive(self._prefetch - len(self._holding))
+                await self._receive(self._prefetch - len(self._holding))
             except BrokerClosed:
                 _LOG.info("the broker is closed: the worker on %r ends", self._queue.name)
                 self.stop()
@@ -274,16 +279,18 @@ class _Work:
                 await asyncio.sleep(pause_s)
             else:
                 failures = 0
-                self._take(found)
 
-    async def _receive(self, count: int) -> list[Leased]:
+    async def _receive(self, count: int) -> None:
+        """Wait for messages and take them: those that no idle handler takes at once are leased ahead."""
+        ahead = max(0, count - max(0, self._concurrency - len(self._holding)))
         self._receiving = self._port.lease(
-            self._queue._log, self._group, count, consumer=self.name, wait_us=None, keep=True
+            self._queue._log, self._group, count, consumer=self.name, wait_us=None, keep=True, ahead=ahead
         )
         try:
-            return deliveries(self._delivery_kind, self._queue, await self._receiving.get())
+            found = deliveries(self._delivery_kind, self._queue, await self._receiving.get())
         finally:
             self._receiving = None
+        self._take(found, count - ahead)
 
     async def _end(self, fetching: asyncio.Task[None]) -> None:
         """Fetch no more. What was granted already is taken: at most once means that nobody else will get it."""
@@ -293,10 +300,11 @@ class _Work:
             await asyncio.wait([fetching])
         await _cancelled([fetching])
 
-    def _take(self, found: list[Leased]) -> None:
+    def _take(self, found: list[Leased], at_once: int) -> None:
         renew_us = self._renew_us()
-        for delivery in found:
+        for n, delivery in enumerate(found):
             held = self._holding.take(delivery, renew_us if delivery._number else None)
+            held.is_ahead = bool(delivery._number) and n >= at_once
             self._begun_next.put_nowait(held)
         self._took.set()
         self._look_for_room()
@@ -329,11 +337,28 @@ class _Work:
     async def _handle_all(self) -> None:
         while not self._over and (held := await self._begun_next.get()) is not None:
             self._look_for_room()
-            if not held.lost:
+            if await self._is_ours(held):
                 verdict = await self._judge(held.delivery)
                 await self._settle(held, verdict)
             self._holding.put_down(held)
             self._look_for_room()
+
+    async def _is_ours(self, held: Held) -> bool:
+        """Whether the message may be handled, once the broker knows that it is."""
+        if held.is_ahead and not held.lost:
+            delivery, why = held.delivery, "its lease has ended"
+            try:
+                held.lost = delivery.offset not in await self._hand_overs.report(
+                    [delivery.offset], [delivery._number]
+                )
+            except PenstockError as error:
+                held.lost, why = True, str(error)
+            if held.lost:
+                _LOG.info("message %d of %r comes again: %s", delivery.id, self._queue.name, why)
+        return not held.lost
+
+    async def _report(self, given: Receipts) -> list[int]:
+        return await self._port.hand_over(self._queue._log, given).get()
 
     async def _judge(self, delivery: Leased) -> Verdict:
         try:

@@ -8,7 +8,10 @@ empty asks, and waits, himself.
 At any time one request fetches ahead, and asks for what is missing: there are never more than n in the buffer, however many threads take from it. Another one who finds it empty meanwhile asks for his own only, which he is given at once; when the buffer is filled before he has
 something, he waits no longer, and takes from there.
 
-What waits here is leased: it is renewed as long as it does, and goes back unseen (no attempt is counted) when the consumer goes. A crash of this process leaves what any consumer's crash leaves: leases, which end by themselves, with the attempt counted.
+What waits here is leased *ahead*: it is renewed as long as it waits, and whatever ends its lease (the
+consumer goes, this process or the server is killed) counts no attempt. Before a message is handed to
+the consumer's code, the server is told so and has recorded it; that attempt counts. A receive that
+waits asks for its own messages as handed over, so only what comes from the buffer costs that request.
 
 A server that was started again knows none of these leases: what it has would be handled here, refused, and handled again elsewhere. Each answer of a server says which of its lives it is in, and what was fetched in another one than the newest answer came from is dropped.
 
@@ -23,6 +26,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Any, Final, Protocol
 
+from penstock.broker.hand_over import HandOvers
 from penstock.broker.port import Granted, Receipts
 from penstock.client.rows import RemoteHandle, granted
 from penstock.client.running import Halt
@@ -33,7 +37,8 @@ from penstock.wire import DeliveryRow, Leases
 #: A lease is renewed after this part of the visibility timeout: two renewals may fail before it is lost.
 RENEW_AFTER: Final = 1 / 3
 
-Fetch = Callable[[int, int | None, Halt | None], Awaitable[Leases | None]]
+#: Leases so many messages, so many of them ahead.
+Fetch = Callable[[int, int, int | None, Halt | None], Awaitable[Leases | None]]
 
 
 class Settling(Protocol):
@@ -49,15 +54,20 @@ class Settling(Protocol):
 
     async def unseen(self, log: RemoteHandle, receipts: Receipts) -> None: ...
 
+    async def hand_over(self, log: RemoteHandle, receipts: Receipts) -> list[int]: ...
+
 
 class _Held:
-    __slots__ = ("life", "number", "row", "since_us")
+    __slots__ = ("is_ahead", "life", "number", "row", "since_us")
 
-    def __init__(self, row: DeliveryRow, number: int, since_us: int, life: bytes | None) -> None:
+    def __init__(
+        self, row: DeliveryRow, number: int, since_us: int, life: bytes | None, is_ahead: bool
+    ) -> None:
         self.row = row
         self.number = number
         self.since_us = since_us
         self.life = life
+        self.is_ahead = is_ahead  # the server does not know yet that code gets it
 
 
 class Ahead:
@@ -70,6 +80,7 @@ class Ahead:
         self._most = most
         self._fetch = fetch
         self._held: deque[_Held] = deque()
+        self._hand_overs = HandOvers(group, lambda receipts: port.hand_over(log, receipts))
         self._more = False  # the last time, there was as much as was asked for
         self._fetching = False  # one at a time
         self._filling: asyncio.Task[None] | None = None
@@ -82,25 +93,31 @@ class Ahead:
         while True:
             self._drop_ended()
             if self._held:
-                return self._hand_out(count)
+                found = await self._hand_out(count)
+                if found is not None:
+                    return found
+                continue
             if self._filling is not None:
                 await asyncio.wait((self._filling,))
                 continue
+            if end_us is not None:
+                wait_us = max(0, end_us - self._port.clock.monotonic_us())
             if not self._fetching:
-                await self._fetched(max(count, self._most), wait_us, halt)
-                return self._hand_out(count) if self._held else None
+                await self._fetched(max(count, self._most), count, wait_us, halt)
+                if not self._held:
+                    return None
+                continue
             found = await self._alone(count, wait_us, halt)
             if found is not None:
                 return found
-            if end_us is not None:
-                wait_us = max(0, end_us - self._port.clock.monotonic_us())
-            if not self._held and (halt.said or wait_us == 0):
+            is_over = end_us is not None and self._port.clock.monotonic_us() >= end_us
+            if not self._held and (halt.said or is_over):
                 return None
 
-    async def _fetched(self, wanted: int, wait_us: int | None, halt: Halt | None) -> None:
+    async def _fetched(self, wanted: int, at_once: int, wait_us: int | None, halt: Halt | None) -> None:
         self._fetching = True
         try:
-            self._put(await self._fetch(wanted, wait_us, halt), wanted)
+            self._put(await self._fetch(wanted, wanted - at_once, wait_us, halt), wanted, at_once)
         finally:
             self._fetching = False
             # Each wakes up for something, but for one: he is the next who fetches.
@@ -114,7 +131,7 @@ class Ahead:
         halt.heed(end)
         self._beside.add(beside)
         try:
-            found = await self._fetch(count, wait_us, beside)
+            found = await self._fetch(count, 0, wait_us, beside)
         finally:
             self._beside.discard(beside)
             halt.ignore(end)
@@ -122,31 +139,47 @@ class Ahead:
             return None
         return granted(found.deliveries, self._group, found.number)
 
-    def _hand_out(self, count: int) -> Granted | None:
-        """Up to so many of the same lease."""
+    async def _hand_out(self, count: int) -> Granted | None:
+        """Up to so many of the same lease, once the server knows; None if their lease has ended."""
         number = self._held[0].number
-        rows: list[DeliveryRow] = []
-        while self._held and len(rows) < count and self._held[0].number == number:
-            rows.append(self._held.popleft().row)
+        taken: list[_Held] = []
+        while self._held and len(taken) < count and self._held[0].number == number:
+            taken.append(self._held.popleft())
+        self._fill_if_half_empty()
+        return granted([one.row for one in await self._reported(taken)], self._group, number)
+
+    async def _reported(self, taken: list[_Held]) -> list[_Held]:
+        """Report what was leased ahead; those of `taken` that are still ours."""
+        offsets = [one.row.offset for one in taken if one.is_ahead]
+        if not offsets:
+            return taken
+        try:
+            held = await self._hand_overs.report(offsets, [taken[0].number] * len(offsets))
+        except BaseException:  # the next receive tries again
+            self._held.extendleft(reversed(taken))
+            raise
+        return [one for one in taken if not one.is_ahead or one.row.offset in held]
+
+    def _fill_if_half_empty(self) -> None:
         if self._more and not self._fetching and self._filling is None and len(self._held) <= self._most // 2:
             self._filling = asyncio.get_running_loop().create_task(self._fill())
-        return granted(rows, self._group, number)
 
     async def _fill(self) -> None:
         wanted = self._most - len(self._held)
         try:
             with suppress(PenstockError):  # whoever finds the buffer empty asks himself, and hears of it
-                await self._fetched(wanted, 0, None)
+                await self._fetched(wanted, 0, 0, None)
         finally:
             self._filling = None
 
-    def _put(self, found: Leases | None, wanted: int) -> None:
+    def _put(self, found: Leases | None, wanted: int, at_once: int) -> None:
         rows = [] if found is None else found.deliveries
         self._more = len(rows) >= wanted
         if found is None or not rows:
             return
         now_us = self._port.clock.monotonic_us()
-        self._held.extend(_Held(row, found.number, now_us, self._port.life) for row in rows)
+        life = self._port.life
+        self._held.extend(_Held(row, found.number, now_us, life, n >= at_once) for n, row in enumerate(rows))
         if self._renewing is None and self._log.policy.visibility_timeout is not None:
             self._renewing = asyncio.get_running_loop().create_task(self._renew())
 

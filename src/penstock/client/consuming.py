@@ -110,7 +110,8 @@ class Consuming:
     # --- receiving ---
 
     async def lease(
-        self, log: RemoteHandle, group: str, count: int, consumer: str | None, wait_us: int | None, keep: bool, halt: Halt
+        self, log: RemoteHandle, group: str, count: int, consumer: str | None, wait_us: int | None, keep: bool, halt: Halt,
+        ahead: int,
     ) -> Granted | None:  # fmt: skip
         """Messages, when there are some."""
         _, attached = self.attached.get((log.number, group, consumer or ""), (log, None))
@@ -121,7 +122,7 @@ class Consuming:
             if kept and attached is not None and attached.ahead is not None:
                 found = await attached.ahead.take(count, wait_us, halt)
             else:
-                leases = await self.poll(log, group, count, consumer, attached, wait_us, keep, halt)
+                leases = await self.poll(log, group, count, consumer, attached, wait_us, keep, halt, ahead)
                 found = None if leases is None else granted(leases.deliveries, leases.group, leases.number)
         if found is not None:
             self._take(log, found, consumer)
@@ -132,14 +133,14 @@ class Consuming:
 
     async def poll(
         self, log: RemoteHandle, group: str, count: int, consumer: str | None, attached: Attached | None,
-        wait_us: int | None, keep: bool, halt: Halt | None,
+        wait_us: int | None, keep: bool, halt: Halt | None, ahead: int,
     ) -> wire.Leases | None:  # fmt: skip
         """Ask until something comes, the time is over, or nobody wants to wait any longer."""
         end_us = None if wait_us is None else self.clock.monotonic_us() + wait_us
         while True:
             asked_us = self.clock.monotonic_us()
             left_s = POLL_S if end_us is None else min(POLL_S, max(0, end_us - asked_us) / SECOND_US)
-            found = await self._leased(log, group, count, consumer, attached, left_s, keep, halt)
+            found = await self._leased(log, group, count, consumer, attached, left_s, keep, halt, ahead)
             if found is None or found.deliveries or left_s == 0:
                 return found
             if (halt is not None and halt.said) or (attached is not None and attached.gone):
@@ -152,11 +153,11 @@ class Consuming:
 
     async def _leased(
         self, log: RemoteHandle, group: str, count: int, consumer: str | None, attached: Attached | None,
-        wait_s: float, keep: bool, halt: Halt | None,
+        wait_s: float, keep: bool, halt: Halt | None, ahead: int,
     ) -> wire.Leases | None:  # fmt: skip
         while True:
             name = consumer if attached is None else attached.name
-            body = wire.Lease(count=count, wait=wait_s, consumer=name, auto_ack=not keep)
+            body = wire.Lease(count=count, wait=wait_s, consumer=name, auto_ack=not keep, ahead=ahead)
             target = log.address(f"/groups/{group}/lease")
             ask = Ask("POST", target, body, wait_s=wait_s, stopping_is_an_answer=consumer is not None)
             try:
@@ -252,8 +253,10 @@ class Consuming:
         attached.came(self._server, name)
         if prefetch > 1:
 
-            async def fetch(count: int, wait_us: int | None, halt: Halt | None) -> wire.Leases | None:
-                return await self.poll(log, group, count, name, attached, wait_us, True, halt)
+            async def fetch(
+                count: int, ahead: int, wait_us: int | None, halt: Halt | None
+            ) -> wire.Leases | None:
+                return await self.poll(log, group, count, name, attached, wait_us, True, halt, ahead)
 
             attached.ahead = Ahead(self, log, group, prefetch, fetch)
         self.attached[log.number, group, name] = (log, attached)
@@ -304,6 +307,12 @@ class Consuming:
 
     async def unseen(self, log: RemoteHandle, receipts: Receipts) -> None:
         await self.settle(log, receipts, "unseen")
+
+    async def hand_over(self, log: RemoteHandle, receipts: Receipts) -> list[int]:
+        """Have it recorded that code gets these; the offsets whose lease still holds."""
+        ask = Ask("POST", log.address("/hand-over"), wire.HandOver(**columns(receipts)))
+        found = await self._server.ask(ask, wire.HandedOver)
+        return [] if found is None else found.offsets
 
     async def renew(self, log: RemoteHandle, receipts: Receipts, seconds: float) -> None:
         body = wire.Extend(seconds=seconds, **columns(receipts))

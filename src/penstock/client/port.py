@@ -334,15 +334,16 @@ class RemotePort:
     # --- receiving and settling ---
 
     def lease(
-        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool
-    ) -> Ticket[Granted | None]:
+        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
+        ahead: int = 0,
+    ) -> Ticket[Granted | None]:  # fmt: skip
         if type(count) is not int or not 1 <= count <= DELIVERIES_MAX:
             raise InvalidArgument(
                 f"the number of messages is {argument.quoted(count)}; give an int from 1 to {DELIVERIES_MAX}"
             )
         found, halt = _own(log), Halt()
         self._require_open()
-        work = self._consuming.lease(found, group, count, consumer, wait_us, keep, halt)
+        work = self._consuming.lease(found, group, count, consumer, wait_us, keep, halt, ahead)
         return Receiving(self._runner, work, halt, lambda granted: self._not_wanted(found, granted))
 
     def _require_open(self) -> None:
@@ -367,6 +368,9 @@ class RemotePort:
             raise InvalidArgument("nothing is given to settle")
         work = self._consuming.settle(_own(log), receipts, how, seconds(delay_us), error)
         return self._call(work, settling=True)
+
+    def hand_over(self, log: Handle, receipts: Receipts) -> Ticket[list[int]]:
+        return self._call(self._consuming.hand_over(_own(log), receipts), settling=True)
 
     def extend(self, log: Handle, receipts: Receipts, wait_us: int) -> Ticket[None]:
         return self._call(

@@ -343,8 +343,12 @@ class Engine:
         change: Change,
         *,
         keep: bool = True,
+        ahead: int = 0,
     ) -> Grant | None:
-        """Hand out the next messages; None if nothing is ready. `keep=False` settles them at once."""
+        """Hand out the next messages; None if nothing is ready. `keep=False` settles them at once.
+
+        Of the messages wanted, the last `ahead` are leased ahead: see `lease`.
+        """
         pieces = group.lanes.take(wanted)
         if group.filter is not None and pieces:
             pieces = self._wanted(log, group, wanted, pieces, now_us, change)
@@ -366,7 +370,11 @@ class Engine:
         timeout = log.policy.visibility_timeout
         deadline_us = None if timeout is None else now_us + round(timeout * SECOND_US)
         group.leases.add(Lease(self._lease_number, pieces, consumer, deadline_us, 0, now_us))
-        change.say(group, Leased(log.number, group.name, offsets, attempts, consumer, now_us))
+        if ahead:
+            group.leases.ahead.update(offsets[wanted - ahead :])
+            self._begin(log, group, offsets[: wanted - ahead], consumer, now_us, change)
+        else:
+            change.say(group, Leased(log.number, group.name, offsets, attempts, consumer, now_us))
         if deadline_us is not None and (log.alarm_us is None or deadline_us < log.alarm_us):
             self._set_alarm_at(log, deadline_us)
         return Grant(self._lease_number, offsets, attempts)
@@ -406,11 +414,40 @@ class Engine:
             change.say(group, _ended(log, group, ordered, Outcome.FILTERED, now_us))
         return chosen
 
+    def _begin(
+        self, log: Log, group: Group, offsets: Offsets, consumer: str | None, now_us: int, change: Change
+    ) -> None:
+        """Record that a consumer's code gets these messages."""
+        if offsets:
+            attempts = group.attempts_of(offsets)
+            change.say(group, Leased(log.number, group.name, offsets, attempts, consumer, now_us))
+
+    def hand_over(
+        self, log: Log, group: Group, offsets: list[int], numbers: list[int], now_us: int, change: Change
+    ) -> list[int]:
+        """A consumer hands messages over to its code: those whose lease still holds and that have not expired."""
+        found = zip(offsets, numbers, group.leases.of(offsets), strict=True)
+        held = sorted({o for o, number, lease in found if lease is not None and lease.number == number})
+        late = [offset for offset in held if offset in group.overdue and offset in group.leases.ahead]
+        self._put_back(log, group, late, now_us, change, count=False)
+        if late:
+            held = [offset for offset in held if offset in group.leases]
+        self._reach(log, group, held, now_us, change)
+        return held
+
+    def _reach(self, log: Log, group: Group, offsets: Iterable[int], now_us: int, change: Change) -> None:
+        """Messages that were leased ahead are in the hands of the consumer's code."""
+        reached = rising([offset for offset in offsets if offset in group.leases.ahead])
+        if reached:
+            lease = group.leases.get(reached[0])
+            self._begin(log, group, reached, lease.consumer if lease else None, now_us, change)
+            group.leases.ahead.difference_update(reached)
+
     def take_back(self, group: Group, grant: Grant, change: Change) -> None:
         """Nobody gets what was just granted, nor is it recorded: it cannot be read now."""
         for offset in grant.offsets:
             group.put_back(offset)
-        if group.durable:
+        if change.events and isinstance(change.events[-1], Leased):
             change.events.pop()
 
     def extend(
@@ -455,6 +492,7 @@ class Engine:
     ) -> None:  # fmt: skip
         """Messages failed: each waits for its next attempt, or that was its last."""
         lease = group.require_leases(offsets, numbers)
+        self._reach(log, group, offsets, now_us, change)
         given = sorted(set(offsets))
         late = [offset for offset in given if offset in group.overdue]
         # First what may be refused for want of room.
@@ -516,6 +554,7 @@ class Engine:
     ) -> None:  # fmt: skip
         """Messages failed for good."""
         lease = group.require_leases(offsets, numbers)
+        self._reach(log, group, offsets, now_us, change)
         given = sorted(set(offsets))
         late = [offset for offset in given if offset in group.overdue]
         fresh = [offset for offset in given if offset not in group.overdue]
@@ -530,12 +569,22 @@ class Engine:
     ) -> None:  # fmt: skip
         """Messages go back to their old places, without waiting: the attempt counts, unless nobody has seen them."""
         group.require_leases(offsets, numbers)
-        offsets = sorted(set(offsets))
-        attempts = group.attempts_of(offsets)
-        how = Outcome.RETURNED if seen else Outcome.UNSEEN
-        log.counts.returned += len(offsets)
-        change.say(group, Settled(log.number, group.name, offsets, how, attempts, None, None, None, now_us))
-        self._put_back(log, group, offsets, now_us, change, count=seen)
+        log.counts.returned += len(set(offsets))
+        given = self._put_back_ahead(log, group, sorted(set(offsets)), now_us, change)
+        if given:
+            how, attempts = Outcome.RETURNED if seen else Outcome.UNSEEN, group.attempts_of(given)
+            change.say(group, Settled(log.number, group.name, given, how, attempts, None, None, None, now_us))
+            self._put_back(log, group, given, now_us, change, count=seen)
+
+    def _put_back_ahead(
+        self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change
+    ) -> list[int]:
+        """Put those back that were leased ahead, which changes nothing that is recorded; the others."""
+        ahead = group.leases.ahead.intersection(offsets) if group.leases.ahead else None
+        if not ahead:
+            return offsets
+        self._put_back(log, group, sorted(ahead), now_us, change, count=False)
+        return [offset for offset in offsets if offset not in ahead]
 
     def _put_back(
         self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change, *, count: bool = True
@@ -725,6 +774,7 @@ class Engine:
     def end_leases(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
         """Nobody settled them in time: they go back to their places, or that was their last attempt."""
         log.counts.lease_expired += len(offsets)
+        offsets = self._put_back_ahead(log, group, offsets, now_us, change)
         with suppress(DiskFull):  # then they are attempted again, and die when there is room
             last = self.at_their_last(log, group, offsets)
             dead.bury(self, log, group, last, letter.MAX_ATTEMPTS, None, now_us, change)
@@ -744,7 +794,8 @@ class Engine:
             over = sorted(offset for offset in offsets if offset not in group.settled)
             for offset in over if of_the_past and group.leases else ():
                 if offset in group.leases:
-                    group.count_attempt(offset, now_us)
+                    if offset not in group.leases.ahead:
+                        group.count_attempt(offset, now_us)
                     group.put_back(offset)
                     group.overdue.discard(offset)
             group.overdue.update(offset for offset in over if offset in group.leases)

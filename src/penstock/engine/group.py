@@ -68,6 +68,8 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     keys: dict[str, list[int]]
     overdue: list[int]
     terms: Terms
+    # Added later: a reader from before counts an attempt for them, which harms nothing.
+    ahead: list[int] = []
 
 
 class Group:
@@ -213,6 +215,7 @@ class Group:
             self.keys.encode(),
             sorted(self.overdue),
             self.terms,
+            sorted(self.leases.ahead),
         )
 
     @classmethod
@@ -228,4 +231,5 @@ class Group:
         group.withdrawn = sum(1 for _, offset in group.retries.items() if offset in group.settled)
         if stored.leased:
             group.leases.add(Lease(0, stored.leased, None, None))
+            group.leases.ahead.update(stored.ahead)
         return group

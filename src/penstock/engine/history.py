@@ -192,6 +192,7 @@ def _leased(log: Log, group: Group, event: Leased) -> None:
             group.tally.set(offset, attempt - 1, event.time_us if first_us is None else first_us)
         if offset not in group.leases and offset not in group.settled:
             fresh.append(offset)
+    group.leases.ahead.difference_update(event.offsets)
     pieces: list[Piece] = []
     for run in runs(sorted(fresh)):
         for priority, start, stop in log.priorities.parts(run.start, run.stop):

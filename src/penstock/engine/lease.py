@@ -11,6 +11,10 @@ until its consumer goes.
 
 Leases live in memory only. What survives is that a message was handed out, and how often (see `events.Leased`): after a restart
 everything that was leased is ready again, in its place, with the attempt counted.
+
+A message may be leased *ahead*: it is on its way to a consumer whose code does not have it yet. Until
+the consumer reports that it hands the message over, no `events.Leased` is recorded and the end of the
+lease counts no attempt; a restart finds the message ready.
 """
 
 from __future__ import annotations
@@ -52,10 +56,11 @@ class Lease(msgspec.Struct, eq=False, gc=False):
 class Leases:
     """What is handed out in a group."""
 
-    __slots__ = ("_by_offset", "_deadlines", "_ended")
+    __slots__ = ("_by_offset", "_deadlines", "_ended", "ahead")
 
     def __init__(self) -> None:
         self._by_offset: dict[int, Lease] = {}
+        self.ahead: set[int] = set()  # of these, the messages that no code has yet
         self._deadlines: list[tuple[int, int, Lease]] = []
         self._ended = 0  # leases with a deadline that hold nothing any more
 
@@ -91,6 +96,7 @@ class Leases:
     def remove(self, offset: int) -> Lease:
         """A message is no longer handed out."""
         lease = self._by_offset.pop(offset)
+        self.ahead.discard(offset)
         lease.held -= 1
         if not lease.held:
             self._ended += 1
@@ -101,6 +107,8 @@ class Leases:
     def remove_all(self, offsets: Iterable[int]) -> None:
         """Messages are no longer handed out."""
         gone = list(map(self._by_offset.pop, offsets))
+        if self.ahead:
+            self.ahead.difference_update(offsets)
         first = gone[0]
         if gone.count(first) == len(gone):  # nearly always: what was received together
             first.held -= len(gone)

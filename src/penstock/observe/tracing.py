@@ -100,6 +100,7 @@ class TracedPort:
         self.heartbeat = port.heartbeat
         self.release = port.release
         self.extend = port.extend
+        self.hand_over = port.hand_over
         self.peek = port.peek
         self.read = port.read
         self.watch = port.watch
@@ -165,11 +166,14 @@ class TracedPort:
         return _begun(span, lambda: self._port.settle(log, receipts, how, delay_us=delay_us, error=error))
 
     def lease(
-        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool
-    ) -> Ticket[Granted | None]:
+        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
+        ahead: int = 0,
+    ) -> Ticket[Granted | None]:  # fmt: skip
         receiving = _Receiving(self._tracer, log, group, consumer)
         try:
-            ticket = self._port.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
+            ticket = self._port.lease(
+                log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead
+            )
         except BaseException as error:
             receiving.failed(error)
             raise

@@ -6,6 +6,7 @@ import asyncio
 import functools
 import gc
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -1018,3 +1019,34 @@ def test_a_second_signal_waits_for_the_handler(child: subprocess.Popen[str], tmp
     assert child.stdout.readline() == "False\n"  # while the handler still waits for its line
     assert child.wait(60) == 0
     assert [payload for payload, _ in left(tmp_path / "q")] == [b"a", b"b", b"c"]
+
+
+def test_fetched_messages_keep_their_attempts_when_the_process_dies(tmp_path: Path) -> None:
+    directory = tmp_path / "data"
+    with penstock.open(directory) as broker:
+        queue = broker.queue("orders")
+        queue.publish_many([b"a", b"b", b"c"])
+        gate = Gate()
+        running = Running(Worker(queue, gate, prefetch=10))
+        gate.begun.acquire()
+        shutil.copytree(directory, tmp_path / "after a kill")
+        gate.open.set()
+        running.stop()
+    with penstock.open(tmp_path / "after a kill") as broker:
+        found = broker.queue("orders").receive_many(9)
+    assert [(one.payload, one.attempt) for one in found] == [(b"a", 2), (b"b", 1), (b"c", 1)]
+
+
+def test_fetched_messages_whose_lease_ended_are_not_handled_twice(place: Place) -> None:
+    queue = place.broker.queue("orders")
+    queue.publish_many([b"a", b"b", b"c"])
+    gate = Gate()
+    running = place.work(queue, gate, prefetch=10, concurrency=1)
+    gate.begun.acquire()
+    queue.group("default").seek(offset=0)
+    gate.open.set()
+    for _ in range(3):
+        gate.begun.acquire()
+    running.stop()
+    assert gate.seen == [b"a", b"a", b"b", b"c"]
+    assert queue.depth() == 0

@@ -143,7 +143,7 @@ class Source:
         self.answers: list[asyncio.Future[Leases | None]] = []
         self._next = 0
 
-    async def fetch(self, count: int, wait_us: int | None, halt: Halt | None) -> Leases | None:
+    async def fetch(self, count: int, _ahead: int, wait_us: int | None, halt: Halt | None) -> Leases | None:
         answer: asyncio.Future[Leases | None] = asyncio.get_running_loop().create_future()
         self.asked.append(count)
         self.answers.append(answer)
@@ -171,6 +171,9 @@ class Source:
     async def renew(self, log: RemoteHandle, receipts: Receipts, seconds: float) -> None: ...
 
     async def unseen(self, log: RemoteHandle, receipts: Receipts) -> None: ...
+
+    async def hand_over(self, log: RemoteHandle, receipts: Receipts) -> list[int]:
+        return receipts.offsets
 
     def ahead(self, most: int, visibility_timeout: float | None = None) -> Ahead:
         policy = Policy.of(visibility_timeout=visibility_timeout)

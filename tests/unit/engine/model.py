@@ -62,6 +62,11 @@ class Item:
     token: int = 0
     consumer: str | None = None
     deadline: int | None = None
+    ahead: bool = False  # leased, and not yet in the hands of the consumer's code
+
+    def count(self) -> None:
+        """Its lease ends without success: an attempt, if code had it."""
+        self.failures += not self.ahead
 
 
 @dataclass
@@ -286,7 +291,7 @@ class Model:
     # --- leasing and settling ---
 
     def lease(
-        self, name: str, wanted: int, token: int, consumer: str | None, now: int, *, keep: bool
+        self, name: str, wanted: int, token: int, consumer: str | None, now: int, *, keep: bool, ahead: int
     ) -> list[Item]:
         queue = self.queues[name]
         found = queue.order[:wanted]
@@ -294,8 +299,9 @@ class Model:
             self._end(queue, found, now)
             return found
         timeout = queue.policy.visibility_timeout
-        for item in found:
+        for n, item in enumerate(found):
             item.state, item.token, item.consumer = "leased", token, consumer
+            item.ahead = n >= wanted - ahead
             item.deadline = None if timeout is None else now + round(timeout * SECOND)
         return found
 
@@ -307,6 +313,18 @@ class Model:
                 raise LeaseLost("too late")
             found[offset] = items[offset]
         return [found[offset] for offset in sorted(found)]
+
+    def hand_over(self, name: str, receipts: list[Receipt], now: int) -> list[int]:
+        queue = self.queues[name]
+        found = [queue.items[offset] for offset in sorted({offset for _, offset, _ in receipts})]
+        tokens = {(offset, token) for _, offset, token in receipts}
+        held = [item for item in found if item.state == "leased" and (item.offset, item.token) in tokens]
+        late = [item for item in held if item.ahead and item.expires is not None and item.expires <= now]
+        self._put_back(queue, late, now)
+        for item in held:
+            item.ahead = False
+        self._over()
+        return [item.offset for item in held if item not in late]
 
     def ack(self, name: str, receipts: list[Receipt], now: int) -> int:
         held = self._held(name, receipts)
@@ -323,6 +341,7 @@ class Model:
         queue = self.queues[name]
         backoff = queue.policy.backoff
         for item in self._held(name, receipts):
+            item.ahead = False
             if item.expires is not None and item.expires <= now:
                 self._expire(queue, [item], now)
             elif self.is_last(queue, item):
@@ -364,7 +383,7 @@ class Model:
 
     def _put_back(self, queue: Queue, items: list[Item], now: int) -> None:
         for item in items:
-            item.failures += 1
+            item.count()
             item.state = "ready"  # in its old place
         over = [item for item in items if item.expires is not None and item.expires <= now]
         self._expire(queue, over, now)
@@ -428,7 +447,7 @@ class Model:
             for item in over:
                 if item.state == "leased":
                     item.state = "ready"
-                    item.failures += 1
+                    item.count()
             self._expire(queue, over, now)
             self._end_leases(queue, queue.those("leased"), now)
         self.advance(now)
@@ -447,7 +466,7 @@ class Model:
 
     def _end_leases(self, queue: Queue, items: list[Item], now: int) -> None:
         over = [item for item in items if item.expires is not None and item.expires <= now]
-        last = [item for item in items if self.is_last(queue, item) and item not in over]
+        last = [i for i in items if self.is_last(queue, i) and i not in over and not i.ahead]
         self._bury(queue, last, "max-attempts", None, now)
         self._put_back(queue, [item for item in items if item not in last], now)
 

@@ -265,15 +265,19 @@ class Machine(RuleBasedStateMachine):
         wanted=st.integers(1, 5),
         consumer=st.sampled_from([None, "c", "d"]),
         keep=st.sampled_from([True] * 5 + [False]),
+        ahead=st.sampled_from([0, 0, 1, 5]),
     )
-    def lease(self, data: st.DataObject, wanted: int, consumer: str | None, keep: bool) -> None:
+    def lease(self, data: st.DataObject, wanted: int, consumer: str | None, keep: bool, ahead: int) -> None:
+        ahead = min(ahead, wanted)
         name = self.some_queue(data)
         log = self.harness.log(name)
         grant = self.run(
-            lambda change: self.engine.lease(log, log.group(), wanted, consumer, self.now, change, keep=keep)
+            lambda change: self.engine.lease(
+                log, log.group(), wanted, consumer, self.now, change, keep=keep, ahead=ahead
+            )
         )
         token = grant.number if grant is not None else 0
-        found = self.model.lease(name, wanted, token, consumer, self.now, keep=keep)
+        found = self.model.lease(name, wanted, token, consumer, self.now, keep=keep, ahead=ahead)
         if grant is None:
             assert not found
             return
@@ -296,6 +300,16 @@ class Machine(RuleBasedStateMachine):
             choice = st.sampled_from(mine[-8:])
         chosen = data.draw(st.lists(choice, min_size=1, max_size=4), label="receipts")
         return name, chosen, [offset for _, offset, _ in chosen], [token for _, _, token in chosen]
+
+    @precondition(lambda self: self.receipts)
+    @rule(data=st.data())
+    def hand_over(self, data: st.DataObject) -> None:
+        name, chosen, offsets, tokens = self.some_receipts(data)
+        log = self.harness.log(name)
+        self.both(
+            lambda change: self.engine.hand_over(log, log.group(), offsets, tokens, self.now, change),
+            lambda: self.model.hand_over(name, chosen, self.now),
+        )
 
     @precondition(lambda self: self.receipts)
     @rule(data=st.data())

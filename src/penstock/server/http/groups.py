@@ -29,7 +29,7 @@ async def lease(call: Call) -> Any:
     body: wire.Lease = call.body
     log, group = await call.log(), call.path["group"]
     granted, octets = await leased(
-        call, log, group, body.count, body.wait, body.consumer, keep=not body.auto_ack
+        call, log, group, body.count, body.wait, body.consumer, keep=not body.auto_ack, ahead=body.ahead
     )
     if granted is None:
         return wire.Leases(group=group, number=0, deliveries=[])
@@ -42,7 +42,8 @@ async def lease(call: Call) -> Any:
 
 
 async def leased(
-    call: Call, log: Handle, group: str, count: int, wait: float, consumer: str | None = None, *, keep: bool = True
+    call: Call, log: Handle, group: str, count: int, wait: float, consumer: str | None = None, *, keep: bool = True,
+    ahead: int = 0,
 ) -> tuple[Granted | None, int]:  # fmt: skip
     """Messages for somebody who waits for them, and about how many bytes they take. If he goes before he has them, they go back to their places."""
     wait_us = call.wait_us(wait)
@@ -52,7 +53,9 @@ async def leased(
             await unseen(call, log, granted, list(granted.offsets))
 
     with call.front.place(call.caller) if wait_us else nullcontext():
-        ticket = call.port.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep)
+        ticket = call.port.lease(
+            log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead
+        )
         granted = await call.front.outcome(ticket, call.connection, take_back, call.wait_name())
     if granted is None:
         return None, 0
@@ -187,6 +190,14 @@ async def extend(call: Call) -> None:
         await call.port.extend(log, one, wait_us).get()
 
 
+async def hand_over(call: Call) -> wire.HandedOver:
+    body: wire.HandOver = call.body
+    log, found = await call.log(), receipts_of(body)
+    if len(found) != 1:
+        raise InvalidArgument("give the receipts of one group, and at least one")
+    return wire.HandedOver(offsets=await call.port.hand_over(log, found[0]).get())
+
+
 # --- groups and consumers ---
 
 
@@ -300,6 +311,13 @@ ROUTES: Final[tuple[Route, ...]] = (
         method="POST", path=LOG + "/settle", summary="End leases, all or none", permission=("consume",), handler=settle,
         request=wire.Settle, example=wire.Settle(how="ack", receipts=["default:11:10000002a"]),
         note="By receipts, or by what they say in columns: `group`, `offsets`, `numbers`. `how` is ack, nack, reject, requeue or unseen.",
+    ),
+    Route(
+        method="POST", path=LOG + "/hand-over", summary="Report that code gets messages that were sent ahead",
+        permission=("consume",), handler=hand_over, request=wire.HandOver, answer=wire.HandedOver,
+        example=wire.HandOver(receipts=["default:11:10000002a"]), answer_example=wire.HandedOver(offsets=[11]),
+        note="Of a lease with `ahead`, the last messages count no attempt until this is answered, whatever ends their lease. The answer names "
+        "those whose lease still holds: drop the others.",
     ),
     Route(
         method="POST", path=LOG + "/extend", summary="Let leases end later: so many seconds from now", permission=("consume",),
