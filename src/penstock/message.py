@@ -159,7 +159,7 @@ def _checked_text(field: str, value: str | None, bytes_max: int) -> str | None:
         raise InvalidArgument(f"{field} is {argument.quoted(value)}; give a str or None")
     # An empty dedup_id would make every message without an id of its own a repetition of the first.
     if not plain:
-        raise InvalidArgument(f"{field} is empty; give None for no {field}")
+        raise InvalidArgument(f"{field} is empty; leave it out for no {field}")
     size_bytes = _utf8_bytes(field, plain)
     if size_bytes > bytes_max:
         raise InvalidArgument(f"{field} has {size_bytes} bytes; give at most {bytes_max}, or a hash of it")

@@ -96,7 +96,7 @@ def _choice(literal: Any) -> _Check:
 
 def _flag(field: str, value: Any) -> bool:
     if type(value) is not bool:
-        raise InvalidArgument(f"{field} is {argument.quoted(value)}; give True or False")
+        raise InvalidArgument(f"{field} is {argument.quoted(value)}; give true or false")
     return value
 
 
@@ -298,8 +298,8 @@ def _contradictions(policy: Policy) -> Iterator[str]:
     if policy.delivery == "exactly-once" and not policy.dedup_window:
         yield "delivery is 'exactly-once' and dedup_window is 0, which remembers nothing; give a dedup_window"
     if policy.delivery == "exactly-once" and not policy.durable:
-        yield "delivery is 'exactly-once' and durable is False, which forgets on restart; leave durable True"
+        yield "delivery is 'exactly-once' and durable is off, which forgets on restart; leave it on"
     if policy.retain == "until-archived" and not policy.durable:
-        yield "retain is 'until-archived' and durable is False, which leaves nothing to archive; leave durable True"
+        yield "retain is 'until-archived' and durable is off, which leaves nothing to archive; leave it on"
     if policy.single_active and policy.strategy != "round-robin":
-        yield f"strategy is {policy.strategy!r} and single_active is True: one consumer gets all; leave one of them out"
+        yield f"strategy is {policy.strategy!r} and single_active is on: one consumer gets all; leave one of them out"

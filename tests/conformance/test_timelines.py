@@ -313,16 +313,16 @@ def test_a_group_that_goes_back_is_not_seen_to_read_again(broker: Broker) -> Non
 def test_memory_keeps_timelines_unasked_or_does_not_say_that_it_does_not(home: Home) -> None:
     broker = home.open(None)
     sent = broker.queue("orders").publish(b"a")
-    with pytest.raises(InvalidArgument, match="open it with trace=True"):
+    with pytest.raises(InvalidArgument, match="open it with trace on"):
         broker.trace(sent)
-    with pytest.raises(InvalidArgument, match="open it with trace=True"):
+    with pytest.raises(InvalidArgument, match="open it with trace on"):
         broker.namespace("other").trace(sent)
 
 
 def test_a_disk_keeps_timelines_though_it_was_told_not_to(home: Home) -> None:
     broker = home.open(home.elsewhere(), trace=False)
     sent = broker.queue("orders").publish(b"a")
-    with pytest.raises(InvalidArgument, match="open it with trace=True"):
+    with pytest.raises(InvalidArgument, match="open it with trace on"):
         broker.trace(sent)
 
 

@@ -116,12 +116,12 @@ class Embedded:
                 self.monitor.skip_what_was_given_up(log)
             elif log.kind != kind:
                 raise WrongKind(
-                    f"{name!r} is a {log.kind}, not a {kind}: open it with {log.kind}({name!r}), or take another name"
+                    f"{name!r} is a {log.kind}, not a {kind}: use it as a {log.kind}, or take another name"
                 )
             elif create:
                 differing = "; ".join(map(str, differences(log.policy, policy))) or "with the same policy"
                 raise PolicyConflict(
-                    f"the {kind} {name!r} exists already ({differing}); open it with {kind}({name!r})"
+                    f"the {kind} {name!r} exists already ({differing}); use that one, or take another name"
                 )
             else:
                 _require_same(log, policy)
@@ -542,5 +542,5 @@ def _require_same(log: Log, given: dict[str, Any]) -> None:
     if differing:
         raise PolicyConflict(
             f"the {log.kind} {log.name!r} exists with another policy: {'; '.join(map(str, differing))}. "
-            "Leave those arguments out, or call alter"
+            f"Leave out what differs, or alter the {log.kind}"
         )

@@ -277,18 +277,16 @@ class Handing:
 def not_found(kind: Kind, name: str, why: str = "does not exist") -> PenstockError:
     error = TopicNotFound if kind == "topic" else QueueNotFound
     if is_dead_letter_name(name):
-        return error(
-            f"the {kind} {name!r} {why}; it is made with the first dead letter, or by dead_letters()"
-        )
-    return error(f"the {kind} {name!r} {why}; create it with create_{kind}({name!r})")
+        return error(f"the {kind} {name!r} {why}; it is made with the first dead letter")
+    return error(f"the {kind} {name!r} {why}; create it, or check the name and the namespace")
 
 
 def no_group(log: Log, name: str) -> PenstockError:
     if log.kind == "topic":
         return TopicNotFound(
-            f"the topic {log.name!r} has no subscription {name!r} (any more): subscribe({name!r}) makes one"
+            f"the topic {log.name!r} has no subscription {name!r} (any more): make one, or check the name"
         )
-    return QueueNotFound(f"the queue {log.name!r} has no group {name!r}: group({name!r}) makes one")
+    return QueueNotFound(f"the queue {log.name!r} has no group {name!r}: make one, or check the name")
 
 
 def alive(handle: Handle) -> Log:

@@ -226,7 +226,7 @@ class Monitor:
     def timeline(self, namespace: str, id: int) -> list[Step]:
         """With the lock held: what is known of a message."""
         if self.tracer is None:
-            raise InvalidArgument("this broker keeps no timelines: open it with trace=True")
+            raise InvalidArgument("this broker keeps no timelines: open it with trace on")
         return self.tracer.timeline(id, self._name_of, namespace)
 
     def _arrival(self, unit: Change) -> Callable[[], None] | None:

@@ -98,7 +98,7 @@ def finished(result: object) -> object:
     if issubclass(kind, Generator | AsyncGenerator):
         advice = "take the `yield` out of it"
     elif issubclass(kind, Awaitable):
-        advice = "use penstock.aio.Worker, which awaits it, or a handler that returns when the work is done"
+        advice = "make the handler a coroutine function, or have it return when the work is done"
     else:
         return result
     if issubclass(kind, Generator | Coroutine):

@@ -20,6 +20,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
+from penstock import wire
 from penstock.client.exchange import Exchange, NoAnswer, NotSent, Reply, Untrusted
 from penstock.client.running import Halt
 from penstock.clock import SECOND_US
@@ -102,7 +103,7 @@ class Server:
                     ask.method, ask.target, body, timeout_s=timeout_s, wait_s=ask.wait_s, halt=halt
                 )
             except Untrusted as error:
-                raise ServerUnavailable(f"the certificate of {self.url} is not trusted: {error}. Give ca=\"its.pem\", or verify=False to try") from None  # fmt: skip
+                raise ServerUnavailable(f"the certificate of {self.url} is not trusted: {error}. Name the certificate of its authority (ca), or do not verify it (verify), to try") from None  # fmt: skip
             except NotSent as error:
                 why = str(error)
                 self.failures += 1
@@ -123,7 +124,7 @@ class Server:
                 unanswered = unanswered or getattr(failure, "indeterminate", False)
             end_s = end_s or loop.time() + patience_s
             if (unanswered and not ask.safe) or loop.time() + pause_s > end_s:
-                raise self.away(why, tries, patience_s, unanswered)
+                raise self.away(why, tries, patience_s, unanswered, advice(ask.body))
             await self._pause(pause_s, halt)
 
     async def _pause(self, pause_s: float, halt: Halt | None) -> None:
@@ -144,13 +145,15 @@ class Server:
             for one in halts:
                 one.ignore(end)
 
-    def away(self, why: str, tries: int, patience_s: float, unanswered: bool) -> ServerUnavailable:
+    def away(
+        self, why: str, tries: int, patience_s: float, unanswered: bool, advice: str
+    ) -> ServerUnavailable:
         """What is said when no answer came."""
         often = "once" if tries == 1 else f"{tries} times within {patience_s:g} s"
         if unanswered:
             return ServerUnavailable(
                 f"no answer from {self.url} ({why}; tried {often}): what became of the request is not known. "
-                "Look whether the server runs (`penstock serve`); a publish with a dedup_id can be done again",
+                f"Look whether the server runs (`penstock serve`); {advice}",
                 indeterminate=True,
             )
         return ServerUnavailable(
@@ -164,6 +167,15 @@ class Server:
 
     async def close(self, timeout_s: float | None = None) -> None:
         await self._exchange.close(timeout_s)
+
+
+def advice(body: Any) -> str:
+    """Return what to do about a request that had no answer."""
+    if isinstance(body, wire.Publish):
+        return "a publish with a dedup_id can be done again"
+    if isinstance(body, wire.Lease):
+        return "what was handed out comes again when its lease ends"
+    return "look before you do it again"
 
 
 def closed() -> BrokerClosed:

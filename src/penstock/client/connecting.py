@@ -172,7 +172,9 @@ def _address(url: object) -> str:
             and not any(char.isspace() for char in plain)
         ):
             if parts.username or parts.password or parts.query or parts.fragment:
-                raise InvalidArgument("url is more than an address: give that alone, and the token as token=")
+                raise InvalidArgument(
+                    "url is more than an address: give that alone, and the token as a token"
+                )
             return plain.rstrip("/")
     except ValueError:  # no port, or no host
         pass

@@ -118,7 +118,7 @@ def _over() -> BrokerClosed:
 
 def _cut_off() -> BrokerClosed:
     error = BrokerClosed(
-        "the connection was closed before the server answered: what became of the request is not known. Connect again and look; a publish with a dedup_id can be done again"
+        "the connection was closed before the server answered: what became of the request is not known. Connect again, and look before you do it again"
     )
     error.indeterminate = True  # type: ignore[attr-defined]  # as it is of a server that does not answer
     return error

@@ -368,8 +368,8 @@ def test_a_coroutine_that_was_returned_is_never_awaited(
 @pytest.mark.parametrize(
     ("kind", "handler", "advice"),
     [
-        ("threads", traced(shout), "penstock.aio.Worker"),
-        ("threads", lambda _: Promise(), "penstock.aio.Worker"),
+        ("threads", traced(shout), "a coroutine function"),
+        ("threads", lambda _: Promise(), "a coroutine function"),
         ("threads", yielding, "yield"),
         ("threads", yielding_aio, "yield"),
         ("asyncio", yielding, "yield"),

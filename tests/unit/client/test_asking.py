@@ -52,6 +52,18 @@ def test_one_message_without_an_id_does_not_spoil_a_batch() -> None:
         assert len(server.heard) == 2
 
 
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [("receive", "what was handed out comes again"), ("purge", "look before you do it again")],
+)
+def test_only_a_failed_publish_is_told_of_dedup_ids(call: str, said: str) -> None:
+    with Script(INFO, *[CUT] * 100) as server, penstock.connect(server.url, timeout=0.2) as broker:
+        queue = broker.queue("orders")
+        with pytest.raises(ServerUnavailable, match=said) as caught:
+            getattr(queue, call)()
+    assert "dedup_id" not in caught.value.message
+
+
 def test_looking_is_given_up() -> None:
     with Script(CUT, CUT, packed(wire.Names(names=["a"]))) as server, penstock.connect(server.url) as broker:
         assert broker.list_queues() == ["a"]

@@ -124,9 +124,7 @@ def test_a_loop_waits_for_itself() -> None:
 def test_a_certificate_that_nobody_vouches_for_is_trusted_or_tried_again(tmp_path: Path) -> None:
     with penstock_command("serve", str(tmp_path / "data"), "--port", "0", "--tls-self-signed") as server:
         url = server.url
-        with pytest.raises(
-            ServerUnavailable, match="not trusted: self.signed certificate.*ca=.*verify=False"
-        ):
+        with pytest.raises(ServerUnavailable, match="not trusted: self.signed certificate.*(ca).*(verify)"):
             penstock.connect(url)
         (certificate,) = tmp_path.rglob("*cert.pem")
         for trusting in ({"ca": certificate}, {"verify": False}):
