@@ -32,6 +32,7 @@ SECOND_US: Final = 1_000_000
 
 _UNIX_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND: Final = timedelta(microseconds=1)
+_FIRST_US: Final = (datetime.min.replace(tzinfo=UTC) - _UNIX_EPOCH) // _MICROSECOND
 _LAST_US: Final = (datetime.max.replace(tzinfo=UTC) - _UNIX_EPOCH) // _MICROSECOND
 
 
@@ -137,7 +138,7 @@ def _forward_us(seconds: float, us: int) -> int:
 
 
 def to_us(moment: datetime, field: str = "time") -> int:
-    """Microseconds since 1970 UTC of an aware `datetime`, exactly; at most the last moment that UTC has.
+    """Microseconds since 1970 UTC of an aware `datetime`, exactly; within the moments that UTC has.
 
     >>> to_us(datetime(2026, 1, 1, tzinfo=UTC))
     1767225600000000
@@ -156,7 +157,7 @@ def to_us(moment: datetime, field: str = "time") -> int:
         raise InvalidArgument(
             f"{field} is {argument.quoted(moment)}, which has no time zone; give an aware datetime (tzinfo=UTC)"
         )
-    return min(since // _MICROSECOND, _LAST_US)
+    return min(max(since // _MICROSECOND, _FIRST_US), _LAST_US)
 
 
 def to_datetime(us: int) -> datetime:

@@ -100,7 +100,18 @@ def test_priority_goes_first_and_then_what_is_due(client: httpx2.Client, clock: 
     )
     found = client.get("/dequeue?topic=test-topic&limit=9").json()
     assert [one["payload"] for one in found] == ["AAAB", "AAAA"]
-    assert found[0]["deliver_after"].startswith("20")
+    assert [one["deliver_after"] for one in found] == ["0001-01-01T00:00:00Z", "2000-01-01T00:00:00Z"]
+
+
+def test_a_past_deliver_after_delays_nothing_and_comes_back_as_it_was_given(client: httpx2.Client) -> None:
+    given = ["2024-01-01T12:00:00Z", None, "0001-01-01T00:00:00+05:00", "2020-01-01T00:00:00Z"]
+    items = [{**ITEM, "payload": f"AAA{n}", "deliver_after": when} for n, when in enumerate(given)]
+    assert client.post("/enqueue", json=items).status_code == 202
+    found = client.get("/dequeue?topic=test-topic&limit=9").json()
+    assert [one["payload"] for one in found] == ["AAA0", "AAA1", "AAA2", "AAA3"]
+    assert [one["deliver_after"] for one in found if one["payload"] != "AAA1"] == [
+        "2024-01-01T12:00:00Z", "0001-01-01T00:00:00Z", "2020-01-01T00:00:00Z",
+    ]  # fmt: skip
 
 
 def test_headers_key_ttl_and_dedup_id_are_taken(client: httpx2.Client, clock: ManualClock) -> None:

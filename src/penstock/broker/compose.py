@@ -47,10 +47,10 @@ def date(batch: Batch, policy: Policy, now_us: int, set_back_us: int = 0) -> Non
     batch.timestamp_us = now_us
     due, ends = batch.deliver_at, batch.expires_at
     if type(due) is list:
-        later = [None if one is None or one + set_back_us <= now_us else one + set_back_us for one in due]
+        later = [None if one is None else _later(one, now_us, set_back_us) for one in due]
         batch.deliver_at = _one_or_list(later)
     elif due is not None:
-        batch.deliver_at = due + set_back_us if due + set_back_us > now_us else None  # type: ignore[operator]
+        batch.deliver_at = _later(due, now_us, set_back_us)  # type: ignore[arg-type]
     if type(ends) is list:
         batch.expires_at = [None if length is None else now_us + length for length in ends]
     elif ends is not None:
@@ -79,7 +79,7 @@ def _columns(messages: list[Message], now_us: int, set_back_us: int) -> Batch:
         ids=(),
         timestamp_us=now_us,
         priority=_one_or_list([message.priority for message in messages]),
-        deliver_at=_one_or_list([None if moment is None or moment <= now_us else moment for moment in due]),
+        deliver_at=_one_or_list(due),
         expires_at=_one_or_list(ends),
         key=_none_or_list([message.key for message in messages]),
         dedup_id=_none_or_list([message.dedup_id for message in messages]),
@@ -89,8 +89,18 @@ def _columns(messages: list[Message], now_us: int, set_back_us: int) -> Batch:
 
 def _due(message: Message, now_us: int, set_back_us: int) -> int | None:
     if message.delay is not None:
-        return now_us + duration_us(message.delay, "delay")
-    return None if message.deliver_at is None else to_us(message.deliver_at, "deliver_at") + set_back_us
+        delay_us = duration_us(message.delay, "delay")
+        return now_us + delay_us if delay_us else None
+    return (
+        None
+        if message.deliver_at is None
+        else _later(to_us(message.deliver_at, "deliver_at"), now_us, set_back_us)
+    )
+
+
+def _later(moment: int, now_us: int, set_back_us: int) -> int:
+    """When a message is due by the broker's time. What was due already is kept as it was given."""
+    return moment + set_back_us if moment + set_back_us > now_us else moment
 
 
 def _end(message: Message, now_us: int, set_back_us: int) -> int | None:

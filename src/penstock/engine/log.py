@@ -444,14 +444,16 @@ class Log:
         count = batch.count
         moments = batch.deliver_at
         due = moments if isinstance(moments, list) else [moments] * count
+        times = batch.timestamp_us
+        published = times if isinstance(times, list) else [times] * count
         keys = batch.key if keyed and batch.key is not None else [None] * count
         if batch.target_group is not None:
             self.targeted.setdefault(batch.target_group, RangeSet()).add(first, first + count)
             for name, group in self.groups.items():
                 if name != batch.target_group:
                     group.settled.add(first, first + count)
-        for offset, moment, key in zip(range(first, first + count), due, keys, strict=True):
-            if moment is not None:
+        for offset, moment, since, key in zip(range(first, first + count), due, published, keys, strict=True):
+            if moment is not None and moment > since:  # otherwise it was due before it was published
                 self.delayed.add(moment, offset)
                 self._count_delayed(offset)
                 if key is not None:

@@ -157,9 +157,11 @@ def test_a_kind_of_bytes_is_refused() -> None:
 # --- times ---
 
 
-def test_the_past_delays_a_message() -> None:
+def test_a_moment_in_the_past_is_kept_as_it_was_given() -> None:
     for moment in (NOW, NOW - 1, 0):
-        assert batch_of(Message(b"", deliver_at=to_datetime(moment))).deliver_at is None
+        message = Message(b"", deliver_at=to_datetime(moment))
+        assert compose.batch_of([message], PLAIN, NOW, set_back_us=0).deliver_at == moment
+    assert compose.batch_of([message], PLAIN, NOW, set_back_us=NOW).deliver_at == 0
     assert batch_of(Message(b"", delay=0)).deliver_at is None
     assert batch_of(Message(b"", deliver_at=to_datetime(NOW + 1))).deliver_at == NOW + 1
 

@@ -190,7 +190,7 @@ def test_columns_are_lost_or_times_are_wrong(path: Path, spool: Spool) -> None:
         assert [one.headers for one in found] == [{"a": "b"}, {}, {"c": "", "d": "é"}]
         assert [one.dedup_id for one in found] == ["x", "y", None]
         us = [None if one.deliver_at is None else round(one.deliver_at.timestamp() * 1e6) for one in found]
-        assert us == [now + 5_000_000, None, None]
+        assert us == [now + 5_000_000, now - 5, None]
         us = [None if one.expires_at is None else round(one.expires_at.timestamp() * 1e6) for one in found]
         assert us == [None, now + 7_000_000, now + 9_000_000]
         assert {one.timestamp for one in found} == {penstock.clock.to_datetime(now)}
