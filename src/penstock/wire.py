@@ -16,7 +16,7 @@ To change it: fields may be added with a default. What exists keeps its name and
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -32,6 +32,9 @@ MSGPACK = "application/msgpack"
 ARROW = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
 EVENTS = "text/event-stream"
+
+#: A time of a request: one without an offset may mean any.
+Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 #: After so many seconds without a word a consumer is thought dead, if it named no other silence: a server outlives its clients, and what they had must not be theirs for ever.
 SILENCE_S = 60.0
@@ -94,9 +97,9 @@ class Item(Body):
     key: str | None = None
     priority: int = PRIORITY_DEFAULT
     delay: float | None = None
-    deliver_at: datetime | None = None
+    deliver_at: Moment | None = None
     ttl: float | None = None
-    expires_at: datetime | None = None
+    expires_at: Moment | None = None
     dedup_id: str | None = None
 
 
@@ -236,7 +239,7 @@ class Place(Body):
 
     at: Literal["earliest", "latest"] | None = None
     offset: int | None = None
-    timestamp: datetime | None = None
+    timestamp: Moment | None = None
     message_id: int | None = None
 
 
@@ -523,8 +526,12 @@ def policy_out(policy: Policy) -> dict[str, Any]:
 def policy_in(given: dict[str, Any]) -> dict[str, Any]:
     """Fields of a policy as the broker takes them."""
     backoff = given.get("backoff")
-    if not isinstance(backoff, dict):
+    if backoff is None:
         return given
+    if not isinstance(backoff, dict):
+        raise InvalidArgument(
+            'backoff is not an object; give one such as {"initial": 1, "factor": 2}, or null'
+        )
     unknown = [name for name in backoff if name not in Backoff.__struct_fields__]
     if unknown:
         raise InvalidArgument(f"backoff has no {unknown[0]!r}; it has {', '.join(Backoff.__struct_fields__)}")

@@ -58,6 +58,30 @@ def problem(answer: httpx2.Response, status: int, code: str) -> str:
 # --- logs ---
 
 
+def test_a_publish_makes_its_queue_on_first_use(client: httpx2.Client) -> None:
+    answer = client.post(ORDERS + "/messages", json={"messages": [text(b"a"), text(b"b")]})
+    assert answer.status_code == 200
+    assert [one["id"] for one in leased(client, count=9)["deliveries"]] == answer.json()["ids"]
+    assert client.get(HERE + "/queues").json() == {"names": ["orders"]}
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/logs/orders/messages?log=1", {"messages": [text(b"a")]}, 404),
+        ("/logs/orders/messages", {"messages": [text(b"a" * (1 << 21))]}, 413),
+        ("/logs/orders/messages", {"messages": []}, 404),
+        ("/logs/orders.dlq/messages", {"messages": [text(b"a")]}, 400),
+        ("/logs/new%20orders/messages", {"messages": [text(b"a")]}, 400),
+    ],
+)
+def test_a_publish_that_is_refused_makes_no_queue(
+    client: httpx2.Client, path: str, body: Any, status: int
+) -> None:
+    assert client.post(HERE + path, json=body).status_code == status
+    assert client.get(HERE + "/queues").json() == {"names": []}
+
+
 def test_a_queue_is_made_once_and_found_again(client: httpx2.Client) -> None:
     made = client.put(HERE + "/queues/orders", json={"policy": {"max_attempts": 5}})
     assert made.status_code == 201

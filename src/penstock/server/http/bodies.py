@@ -6,11 +6,13 @@ An answer is what `Accept` asks for, and if that says nothing, what the request 
 
 from __future__ import annotations
 
+import re
 from typing import Any, Final
 
 import msgspec
 
 from penstock.errors import InvalidArgument
+from penstock.policy import Policy
 
 JSON_TYPE: Final = b"application/json"
 MSGPACK_TYPE: Final = b"application/msgpack"
@@ -23,12 +25,13 @@ encode_msgpack: Final = msgspec.msgpack.Encoder(enc_hook=str).encode
 class Reading:
     """How the body of a route is read, in both formats: made once."""
 
-    __slots__ = ("_json", "_msgpack", "optional")
+    __slots__ = ("_json", "_msgpack", "optional", "takes_policy")
 
     def __init__(self, wanted: Any) -> None:
         self._json = msgspec.json.Decoder(wanted)
         self._msgpack = msgspec.msgpack.Decoder(wanted)
         self.optional = _may_be_empty(wanted)
+        self.takes_policy = "policy" in getattr(wanted, "__struct_fields__", ())
 
     def __call__(self, body: bytes, content_type: bytes) -> Any:
         packed = is_msgpack(content_type)
@@ -36,12 +39,37 @@ class Reading:
             body = b"\x80" if packed else b"{}"
         try:
             return (self._msgpack if packed else self._json).decode(body)
-        except msgspec.DecodeError as error:  # of which a value of the wrong type is one
-            raise InvalidArgument(f"the body cannot be read: {error}") from None
+        except msgspec.ValidationError as error:
+            raise InvalidArgument(f"the body cannot be read: {self._wrong(str(error), packed)}") from None
+        except msgspec.DecodeError as error:
+            raise InvalidArgument(_unreadable(body, str(error), packed)) from None
         except RecursionError:
             raise InvalidArgument("the body cannot be read: it is nested too deep") from None
         except (ValueError, OverflowError) as error:  # dates out of any calendar, texts that are none
             raise InvalidArgument(f"the body cannot be read: {error}") from None
+
+    def _wrong(self, said: str, packed: bool) -> str:
+        """What is wrong with a value, and what to do."""
+        found = _FIELD.fullmatch(said)
+        if found is None:
+            return f"{said}; in JSON payloads are in base64" if not packed and _BYTES.search(said) else said
+        lacks, name, place = found[1] == "missing required", found[2], (found[3] and f" at {found[3]}") or ""
+        if not lacks and self.takes_policy and name in Policy.__struct_fields__:
+            return f'{name!r} is a field of a policy: write {{"policy": {{"{name}": …}}}}'
+        return f"the field {name!r} is missing{place}" if lacks else f"there is no field {name!r}{place}"
+
+
+_FIELD: Final = re.compile(r"Object (missing required|contains unknown) field `(.*?)`(?: - at `(.*)`)?")
+_BYTES: Final = re.compile(r"base64|Expected `bytes")
+
+
+def _unreadable(body: bytes, said: str, packed: bool) -> str:
+    """What is said of a body that is not in its format at all."""
+    form = "msgpack" if packed else "JSON"
+    if not body:
+        return f"there is no body; send one in {form}"
+    why = "it ends too early" if "truncated" in said else said.partition("malformed: ")[2] or said
+    return f"the body is not {form}: {why}"
 
 
 def _may_be_empty(wanted: Any) -> bool:

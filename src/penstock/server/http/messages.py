@@ -13,7 +13,7 @@ from typing import Any, Final, NamedTuple
 from penstock import wire
 from penstock.broker import calls
 from penstock.broker.contents import messages_of
-from penstock.broker.port import Handle
+from penstock.broker.port import Handle, Operation
 from penstock.broker.shelf import Run
 from penstock.engine.events import Batch
 from penstock.engine.pattern import compile_pattern
@@ -21,6 +21,7 @@ from penstock.errors import InvalidArgument, PenstockError
 from penstock.limits import OFFSET_MAX
 from penstock.message import Message
 from penstock.server.http import arrow
+from penstock.server.http.logs import require_room_for_queues
 from penstock.server.http.problem import Refusal
 from penstock.server.http.route import LOG, NAMESPACE, THREAD_BYTES, WAIT, Call, Plain, Query, Route
 
@@ -99,9 +100,17 @@ def _within(call: Call, namespace: str, limit: Any, count: int, octets: int) -> 
 
 async def publish(call: Call) -> wire.Ids:
     messages = [message_of(one) for one in call.body.messages]
-    log = await call.log()
+    name = call.path["name"]
+    log, number = await call.front.found(call.namespace, name), call.query["log"]
+    if log is None and number is None and messages:
+        await require_room_for_queues(call, 1)
+    elif log is None or number not in (None, log.number):
+        log = await call.log()  # which says what is missing
     with within_quota(call, call.namespace, len(messages), size_of(messages)):
-        ids = await call.port.publish(log, messages).get()
+        if log is None:  # the queue is made with its first messages, or not at all
+            ids: Any = await call.port.transact(call.namespace, [Operation(name, messages)]).get()
+        else:
+            ids = await call.port.publish(log, messages).get()
     return ids_reply(ids, call.packed)
 
 
@@ -358,10 +367,10 @@ COUNT: Final = Query("count", int, "how many messages at the most", 100)
 
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
-        method="POST", path=LOG + "/messages", summary="Publish messages, all or none", permission=("publish",), handler=publish,
+        method="POST", path=LOG + "/messages", summary="Publish messages, all or none; a queue is made on first use", permission=("publish",), handler=publish,
         request=wire.Publish, answer=wire.Ids, example=wire.Publish(messages=[b"hello", _ITEM]),
         answer_example=wire.Ids(ids=[_ID, _ID + 1], ids_str=[str(_ID), str(_ID + 1)]),
-        note="In the place of a message, its payload alone may stand. A repeated `dedup_id` gives the id of the first.",
+        note="In the place of a message, its payload alone may stand. A repeated `dedup_id` gives the id of the first. A queue that does not exist is made.",
     ),
     Route(
         method="GET", path=LOG + "/messages", summary="What is stored from an offset on", permission=("consume",), handler=read,

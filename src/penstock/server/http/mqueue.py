@@ -47,7 +47,7 @@ class EnqueueItem(wire.Body):
     payload: bytes
     namespace: str = "default"
     priority: int = PRIORITY_DEFAULT
-    deliver_after: datetime | None = None
+    deliver_after: wire.Moment | None = None
     headers: dict[str, str] = msgspec.field(default_factory=dict)
     key: str | None = None
     ttl: float | None = None
@@ -160,7 +160,9 @@ async def dequeue(call: Call) -> Any:
     call.caller.require(namespace, "consume")
     call.namespace = check_name(namespace, kind="namespace")
     if topic is None:
-        raise InvalidArgument("there is no parameter 'topic'; say which queue is meant")
+        raise InvalidArgument(
+            "the parameter 'topic' is missing; say which queue is meant, as in ?topic=orders"
+        )
     check_name(topic, kind="topic", reserved_ok=True)
     lease_us = None if call.query["lease"] is None else calls.extension_us(call.query["lease"])
     log = await call.front.found(namespace, topic)

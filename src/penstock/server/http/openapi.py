@@ -198,7 +198,7 @@ PROBLEM_EXAMPLE: Final = msgspec.to_builtins(
         type=TYPE + errors.QueueNotFound.code,
         title="Queue not found",
         status=404,
-        detail="the queue 'orders' does not exist; create it with create_queue('orders')",
+        detail="the queue 'orders' does not exist; create it, or check the name and the namespace",
         code=errors.QueueNotFound.code,
         retryable=False,
         instance="5fcca320d8-1",
@@ -285,7 +285,15 @@ def routes(listed: tuple[Route, ...], version: str) -> tuple[Route, ...]:
         guard = (("content-security-policy", "default-src 'none'; style-src 'unsafe-inline'"),)
         return Plain(described()[1], "text/html; charset=utf-8", headers=guard)
 
+    async def first(call: Call) -> Plain:
+        del call
+        return Plain(b"", "text/plain", 307, (("location", "/docs"),))
+
     return (
+        Route(
+            method="GET", path="/", summary="Leads to /docs", handler=first, public=True, status=307, answer=str, media=("text/plain",),
+            answer_example="",
+        ),
         Route(
             method="GET", path="/openapi.json", summary="This, for programs", handler=openapi, public=True, answer=str,
             media=(wire.JSON,), answer_example="{…}",

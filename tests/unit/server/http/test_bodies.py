@@ -43,7 +43,7 @@ def test_msgpack_is_read_when_it_is_said_to_be_that() -> None:
     ],
 )
 def test_what_cannot_be_read_is_the_callers_mistake(body: bytes) -> None:
-    with pytest.raises(InvalidArgument, match="the body cannot be read"):
+    with pytest.raises(InvalidArgument, match="body"):
         PUBLISH(body, b"application/json")
 
 
@@ -53,7 +53,7 @@ def test_what_is_nested_too_deep_is_the_callers_mistake() -> None:
         (b'{"policy": {"a":' + b"[" * 200_000, b"application/json"),
         (b"\x81\xa6policy\x81\xa1a" + b"\x91" * 200_000, b"application/msgpack"),
     ):
-        with pytest.raises(InvalidArgument, match="cannot be read"):
+        with pytest.raises(InvalidArgument, match="cannot be read|is not"):
             anything(body, kind)
 
 
