@@ -168,16 +168,8 @@ def on_disk(
         log = engine.logs.get(number)
         return None if log is None else (log.namespace, log.name)
 
-    def sizes_matter(number: int) -> bool:
-        log = engine.logs.get(number)
-        return log is not None and (
-            log.policy.max_bytes is not None
-            or log.policy.retain_bytes is not None
-            or log.policy.retain_seconds is not None
-        )
-
     def replay(frame: Frame) -> None:
-        events = list(events_of(frame, payloads_of=sizes_matter))
+        events = list(events_of(frame, payloads_of=lambda log: sizes_matter(engine, log)))
         for event in events:
             take_in(engine, event, frame.header.time_us)
         if tracer is not None:
@@ -206,6 +198,16 @@ def on_disk(
         broker.close()
         raise
     return broker
+
+
+def sizes_matter(engine: Engine, number: int) -> bool:
+    """Whether replaying needs the sizes of a log's payloads."""
+    log = engine.logs.get(number)
+    return log is not None and (
+        log.policy.max_bytes is not None
+        or log.policy.retain_bytes is not None
+        or log.policy.retain_seconds is not None
+    )
 
 
 def _follow(clock: Clock, monitor: Monitor) -> None:

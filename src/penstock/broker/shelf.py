@@ -22,6 +22,7 @@ from typing import Any, Final, NamedTuple, Protocol
 from penstock.broker.ledger import batches_of
 from penstock.engine.events import Batch
 from penstock.journal.journal import Journal
+from penstock.journal.reading import JournalReader
 from penstock.limits import PRIORITY_DEFAULT
 
 #: Payloads kept of a journal: enough that producers and consumers who run side by side never read back.
@@ -262,7 +263,7 @@ def size_of(kept: Batch | bytes | None) -> int:
 class JournalShelf:
     """What was published last, and what was read last of a few logs. The caller's lock guards it."""
 
-    journal: Journal  # set once it is open: while it is being opened, nobody asks
+    journal: Journal | JournalReader  # set once it is open: while it is being opened, nobody asks
 
     def __init__(self) -> None:
         self._published: dict[int, Row] = {}

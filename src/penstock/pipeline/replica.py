@@ -17,7 +17,7 @@ looks once more when the tables were read.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,6 +25,7 @@ import msgspec
 
 from penstock import limits
 from penstock.broker.ledger import events_of
+from penstock.broker.state_reader import COMMITS_AT_ONCE, drop_effects, passive_engine, snapshots_of
 from penstock.engine.change import Declaration
 from penstock.engine.cursors import Cursor
 from penstock.engine.engine import Engine, dead_letter_target
@@ -32,9 +33,6 @@ from penstock.engine.events import OF_THE_LOG, Action
 from penstock.engine.history import replay
 from penstock.engine.log import Log
 from penstock.errors import InvalidArgument
-from penstock.journal import snapshot as snapshots
-from penstock.journal.directory import Directory
-from penstock.journal.files import Files
 from penstock.journal.frame import Frame
 from penstock.journal.kinds import MESSAGES, METADATA
 from penstock.journal.reading import JournalReader
@@ -46,9 +44,6 @@ from penstock.journal.view import SegmentInfo
 from penstock.names import dead_letter_name, is_dead_letter_name
 from penstock.pipeline.catalog import Catalog
 from penstock.ranges import RangeSet
-
-#: What an engine did at once is forgotten after so many commits: nobody here wants to know.
-COMMITS_AT_ONCE: Final = 1000
 
 #: Ranges of offsets as `RangeSet.encode` has them: start, stop, start, stop.
 Flat = list[int]
@@ -120,7 +115,7 @@ class Replica:
 
     def _begin(self) -> None:
         self._reader = JournalReader(self._path)
-        kept = list(_kept(self._path))
+        kept = list(snapshots_of(self._path))
         self.mark = self._reader.mark()
         self.sequence = self.mark.sequence
         before = self._reader.segments()
@@ -139,7 +134,7 @@ class Replica:
 
     def _restore(self, kept: list[Snapshot], segments: list[SegmentInfo]) -> None:
         newest = kept[-1] if kept else None
-        self.engine, self.state = _engine(newest), State(None if newest is None else newest.journal)
+        self.engine, self.state = passive_engine(newest), State(None if newest is None else newest.journal)
         if newest is not None:
             older = kept[-2] if len(kept) > 1 else None
             if older is not None or _from_the_first(segments, newest.sequence):
@@ -148,7 +143,7 @@ class Replica:
 
     def _compare(self, older: Snapshot | None, newest: Snapshot) -> None:
         """Whether the older snapshot and what was recorded since give the newer one."""
-        twin = _engine(older)
+        twin = passive_engine(older)
         if not self._replay(twin, 0 if older is None else older.sequence, newest.sequence):
             return  # what is missing is said; what follows from that need not be
         for number, log in self.engine.logs.items():
@@ -177,11 +172,11 @@ class Replica:
             if state is not None:
                 state.apply(frame.spans(), lambda sections=frame.sections: sections)  # type: ignore[misc]
             if not frame.sequence % COMMITS_AT_ONCE:
-                _empty(engine)
+                drop_effects(engine)
         if expected <= upto:
             self._missing.append((expected, upto))
             whole = False
-        _empty(engine)
+        drop_effects(engine)
         return whole
 
     # --- facts ---
@@ -336,29 +331,6 @@ class Past:
                     known = self.placed.setdefault((log, about), RangeSet())
                     for run in RangeSet.decode(cursor.settled):
                         known.add(run.start, run.stop)
-
-
-def _kept(path: Path) -> Iterator[Snapshot]:
-    """The snapshots that can be trusted, oldest first."""
-    directory = Directory(Files(), path)
-    for sequence in directory.contents().snapshots:
-        if (found := snapshots.read(directory, sequence)) is not None:
-            yield found
-
-
-def _engine(snapshot: Snapshot | None) -> Engine:
-    """An engine that only remembers: it is never asked to hand out or to publish anything."""
-    engine = Engine(
-        seed=0, fetch=lambda _log, _offsets: [], take_ids=lambda _n: [], make_room=lambda _n, _settling: None
-    )
-    if snapshot is not None and snapshot.state:
-        engine.restore(snapshot.state)
-    return engine
-
-
-def _empty(engine: Engine) -> None:
-    for found in (engine.released, engine.gone, engine.parted, engine.stirred):
-        found.clear()
 
 
 # --- what is on record ---
