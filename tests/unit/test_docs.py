@@ -349,7 +349,7 @@ def test_an_option_of_a_command_on_queues_is_not_explained() -> None:
     whole = typer.main.get_command(cli.app)
     assert isinstance(whole, typer.core.TyperGroup)
     placed = {name: found for name, found in whole.commands.items() if isinstance(found, PlacedCommand)}
-    assert len(placed) == 10
+    assert len(placed) == 13
     for name, command in placed.items():
         heading = rf"[^\n]*`penstock {name} DIR\|URL[^\n]*"
         said = re.search(rf"^#+ {heading}$", CLI.read_text("utf-8"), re.MULTILINE)

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from penstock import __version__
-from penstock.cli import bench, config, exchange, journal, pipeline, queues, serve, token, top, work
+from penstock.cli import bench, config, exchange, journal, pipeline, policies, queues, serve, token, top, work
 
 app = typer.Typer(
     name="penstock",
@@ -17,7 +17,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for part in (exchange, queues, work, top, bench, serve, config, token):
+for part in (exchange, queues, policies, work, top, bench, serve, config, token):
     app.add_typer(part.app)
 app.add_typer(journal.app, name="journal")
 app.add_typer(pipeline.app, name="pipeline")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import sys
 import time
 from collections.abc import Iterator
@@ -15,7 +16,7 @@ import typer
 
 from penstock.broker.sync import Consumer, Queue
 from penstock.cli import output, shown
-from penstock.cli.place import JsonLines, Name, Place, opened, placed
+from penstock.cli.place import JsonLines, Name, Place, looked_at, opened, placed
 from penstock.cli.streams import stdout_is_absent, stdout_is_unread
 from penstock.errors import InvalidArgument, MessageTooLarge, PenstockError
 from penstock.limits import MESSAGE_BYTES_MAX, PRIORITY_DEFAULT, PRIORITY_MAX, PRIORITY_MIN
@@ -61,7 +62,7 @@ def publish(
 ) -> None:  # fmt: skip
     """Append messages to a queue; queue, and directory, are made if they do not exist.
 
-    Prints the message's id, or with --lines how many there were. When it returns, they are on the disk, the server's if they went there. What comes through a pipe is
+    With no message given, every line of what comes through a pipe, or from a file behind <, is one. Prints the message's id, or how many lines there were. When it returns, they are on the disk, the server's if they went there. What comes through a pipe is
     published as it comes, in batches; if it fails on the way, stderr says how many were published before.
 
     [bold]Examples[/bold]
@@ -70,16 +71,21 @@ def publish(
 
       penstock publish ./queue orders --file order.json --delay 60
 
-      cat orders.jsonl | penstock publish ./queue orders --lines
+      cat orders.jsonl | penstock publish ./queue orders             [dim]# every line is a message[/dim]
+
+      cat order.json | penstock publish ./queue orders -             [dim]# all of it is one[/dim]
 
       penstock publish http://127.0.0.1:8080 orders '{"order": 7}'
     """
     with output.answering(place):
         check_name(queue, kind="queue name")
+        lines = lines or (payload is None and file is None and _is_piped())
         if (payload is not None) + (file is not None) > 1 or (lines and payload not in (None, "-")):
             raise InvalidArgument("give one of PAYLOAD, - and --file; --lines goes with - and --file")
         if lines and dedup_id is not None:
-            raise InvalidArgument("one --dedup-id for many lines would publish the first of them only")
+            raise InvalidArgument(
+                "one --dedup-id for many lines would publish the first of them only; with - all of stdin is one message"
+            )
         like = Message(
             b"", headers=_headers(header or []), key=key, delay=delay, ttl=ttl, dedup_id=dedup_id,
             priority=priority,
@@ -105,8 +111,17 @@ def _payload(given: str | None, file: Path | None) -> bytes:
     if file is not None:
         return file.read_bytes()
     if given is None:
-        raise InvalidArgument("there is nothing to publish; give PAYLOAD, - for stdin, or --file")
+        raise InvalidArgument("there is nothing to publish; give PAYLOAD or --file, or pipe lines into it")
     return _stdin().read() if given == "-" else os.fsencode(given)
+
+
+def _is_piped() -> bool:
+    """Whether stdin is a pipe or a file, and not a terminal, nothing, or what a supervisor left there."""
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # it is closed, or not of the system
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode) or stat.S_ISSOCK(mode)
 
 
 def _stdin() -> BinaryIO:
@@ -242,7 +257,7 @@ def peek(place: Place, queue: Name, count: Count = None, as_json: JsonLines = Fa
     """
     with output.answering(place):
         show = shown.as_json() if as_json else shown.as_text()
-        with opened(place) as (broker, _):
+        with looked_at(place) as (broker, _):
             found = _look(broker.get_queue(queue), count or 10)
         for message in found:
             show(message)

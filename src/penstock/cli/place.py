@@ -18,7 +18,7 @@ import inspect
 import os
 import re
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -30,10 +30,12 @@ from typer.core import TyperCommand
 from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.broker.opening import on_disk
 from penstock.broker.port import BrokerStats, Port
+from penstock.broker.state_reader import StateReader
 from penstock.broker.sync import Broker
 from penstock.cli import output
 from penstock.client import connect
 from penstock.errors import CorruptJournal, DirectoryLocked, InvalidArgument
+from penstock.journal.damage import Damage
 from penstock.journal.view import DirectoryView
 from penstock.names import check_name
 
@@ -217,6 +219,33 @@ def opened(
         yield broker if place.namespace == DEFAULT_NAMESPACE else broker.namespace(place.namespace), port
 
 
+@contextmanager
+def looked_at(place: Place, *, patience_s: float | None = None) -> Iterator[tuple[Broker, Port]]:
+    """The same for a command that only looks: a directory that another process owns is read from outside, and stderr says so."""
+    with ExitStack() as stack:
+        try:
+            found = stack.enter_context(opened(place, patience_s=patience_s))
+        except DirectoryLocked as error:
+            if place.path is None:
+                raise
+            found = stack.enter_context(_read(place, place.path, error.holder))
+        yield found
+
+
+@contextmanager
+def _read(place: Place, path: Path, holder: str | None) -> Iterator[tuple[Broker, Port]]:
+    port = StateReader(path)
+    output.warn(f"penstock: {reading_from_outside(path, holder, port)}")
+    with Broker(port) as broker:
+        _warn_of(port.damage, path)
+        yield broker if place.namespace == DEFAULT_NAMESPACE else broker.namespace(place.namespace), port
+
+
+def reading_from_outside(path: Path, holder: str | None, port: StateReader) -> str:
+    synced = output.moment(port.mark.time_us)
+    return f"{holder} has {path} open: this is what its journal says, read-only, synced {synced}"
+
+
 def connection(place: Place, patience_s: float | None = None) -> dict[str, Any]:
     """How to connect to a server."""
     said = {"token": place.token, "namespace": place.namespace, "ca": place.ca, "verify": place.verify}
@@ -241,7 +270,10 @@ def require_existing(path: Path) -> None:
 
 
 def warn_of_damage(found: BrokerStats, path: Path) -> None:
-    damage = found.journal.damage
+    _warn_of(found.journal.damage, path)
+
+
+def _warn_of(damage: list[Damage], path: Path) -> None:
     if damage:
         what = f"{len(damage)} ranges of {path} are damaged and are left out"
         output.warn(f"penstock: {what}: see penstock journal verify {output.argument(path)}")

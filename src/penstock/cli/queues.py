@@ -12,12 +12,16 @@ from rich.markup import escape
 from penstock.broker import calls
 from penstock.broker.port import QueueStats
 from penstock.cli import output
-from penstock.cli.place import Json, Name, Place, opened, placed
+from penstock.cli.place import Json, Name, Place, looked_at, opened, placed
 from penstock.errors import InvalidArgument
 
 app = typer.Typer()
 
 COUNTS = ("depth", "ready", "delayed", "leased", "retrying", "dead")
+
+#: What only a running broker knows; the second two since it was opened.
+SINCE = ("delivered", "acked")
+LIVE = ("consumers", "waiting", "written", *SINCE)
 
 #: Exit code of a purge without --yes: nothing was done.
 NOT_DONE = 1
@@ -36,10 +40,10 @@ def queues(place: Place, as_json: Json = False) -> None:
       penstock queues ./queue --json | jq '.[] | select(.dead > 0) | .name'
     """
     with output.answering(place):
-        with opened(place) as (broker, _):
+        with looked_at(place) as (broker, _):
             found = [broker.get_queue(name).stats() for name in broker.list_queues()]
         if as_json:
-            output.print_json(found)
+            output.print_json([_stored(place, one) for one in found])
             return
         made = output.table(escape(str(place)), "name", *COUNTS, right=COUNTS)
         for one in found:
@@ -62,43 +66,58 @@ def stats(
       penstock stats ./queue orders --json | jq .ready
     """
     with output.answering(place):
-        with opened(place) as (broker, _):
-            found: Any = broker.stats() if queue is None else broker.get_queue(queue).stats()
+        with looked_at(place) as (broker, _):
+            stats: Any = broker.stats() if queue is None else broker.get_queue(queue).stats()
+        found = _stored(place, stats)
         if as_json:
             output.print_json(found)
         else:
             _print_stats(str(place) if queue is None else queue, found)
 
 
-def _print_stats(title: str, found: Any) -> None:
+def _stored(place: Place, stats: Any) -> dict[str, Any]:
+    """Statistics without what a directory does not hold: only its owner's process knows that, since it began."""
+    found: dict[str, Any] = msgspec.to_builtins(stats, enc_hook=str)
+    if place.path is not None:
+        for part in (found, *found.get("groups", {}).values(), found.get("journal") or {}):
+            for name in LIVE:
+                part.pop(name, None)
+    return found
+
+
+def _print_stats(title: str, facts: dict[str, Any]) -> None:
     made = output.table(escape(title), "", "")
     made.show_header = False
-    facts = msgspec.structs.asdict(found)
     facts.pop("name", None)
     journal = facts.pop("journal", None)
     if journal is not None:
-        facts["segments"] = journal.segments
-        facts["journal bytes"] = output.size(journal.bytes)
-        facts["damaged messages"] = journal.damaged_messages
+        facts["segments"] = journal["segments"]
+        facts["journal bytes"] = output.size(journal["bytes"])
+        facts["damaged messages"] = journal["damaged_messages"]
     if "groups" in facts:
-        facts |= _said_of(found)
+        facts |= _said_of(facts)
     for name, value in facts.items():
         if value is not None:
-            made.add_row(name.replace("_", " "), f"{value:,}" if isinstance(value, int) else str(value))
+            shown = name.replace("_", " ") + (" since the server began" if name in SINCE else "")
+            made.add_row(shown, f"{value:,}" if isinstance(value, int) else str(value))
     output.console().print(made)
 
 
-def _said_of(found: QueueStats) -> dict[str, str | None]:
+def _said_of(found: dict[str, Any]) -> dict[str, str | None]:
     """What a log has many of, in lines; None where there are none."""
     lines = {
-        "groups": [
-            f"{name}: lag {one.lag:,}, leased {one.leased:,}, retrying {one.retrying:,}, consumers {len(one.consumers):,}"
-            for name, one in found.groups.items()
-        ],
-        "readers": [f"{name}: {lag:,} behind" for name, lag in found.readers.items()],
-        "schedules": found.schedules,
+        "groups": [f"{name}: {_said_of_group(one)}" for name, one in found["groups"].items()],
+        "readers": [f"{name}: {lag:,} behind" for name, lag in found["readers"].items()],
+        "schedules": found["schedules"],
     }
     return {name: escape("\n".join(said)) or None for name, said in lines.items()}
+
+
+def _said_of_group(one: dict[str, Any]) -> str:
+    counts = [f"{name} {one[name]:,}" for name in ("lag", "leased", "retrying")]
+    if "consumers" in one:
+        counts.append(f"consumers {len(one['consumers']):,}")
+    return ", ".join(counts)
 
 
 @placed(app)

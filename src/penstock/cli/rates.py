@@ -41,11 +41,11 @@ class Share(msgspec.Struct, frozen=True):
     ready: int
     leased: int
     retrying: int
-    consumers: int
+    consumers: int | None
 
 
 class Row(msgspec.Struct, frozen=True):
-    """A queue or a topic. A rate is None if there was no look at it before."""
+    """A queue or a topic. A rate is None if there was no look at it before, and consumers are None where only the owner knows them."""
 
     name: str
     kind: str
@@ -59,7 +59,7 @@ class Row(msgspec.Struct, frozen=True):
     retrying: int
     dead: int
     lag: int
-    consumers: int
+    consumers: int | None
     groups: dict[str, Share]
     readers: dict[str, int]
 
@@ -69,7 +69,7 @@ class Row(msgspec.Struct, frozen=True):
 
 
 class Frame(msgspec.Struct, frozen=True):
-    """All of them. `seconds` are between the two looks; `error` says why there was no new one."""
+    """All of them. `seconds` are between the two looks; `error` says why there was no new one, `note` where the numbers are from."""
 
     where: str
     namespace: str
@@ -77,6 +77,7 @@ class Frame(msgspec.Struct, frozen=True):
     seconds: float | None
     logs: list[Row]
     error: str | None = None
+    note: str | None = None
 
 
 class Watch:

@@ -24,8 +24,9 @@ from rich.table import Table
 from rich.text import Text
 
 from penstock.broker.ledger import DEFAULT_NAMESPACE
+from penstock.broker.state_reader import StateReader
 from penstock.cli import output
-from penstock.cli.place import Place, opened, placed
+from penstock.cli.place import Place, looked_at, placed
 from penstock.cli.rates import ORDERS, Frame, Row, Snapshot, Watch, in_order, rows
 from penstock.cli.stopping import sigterm_interrupts
 from penstock.cli.streams import stdout_is_unread
@@ -62,9 +63,9 @@ def top(
 
     q or Ctrl-C ends it. If the server goes away it says so, and goes on when it is back. Where stdout is no terminal, one table follows the other.
 
-    A directory can be watched only while nobody else has it open, and nobody else can open it meanwhile: to see others work, watch their server.
+    A directory that another process has open is read from outside: rates are those of what is synced, and consumers are not known.
 
-    Exits with 0, and with 2 if there is no such place, somebody else has the directory open, or the server does not let you in.
+    Exits with 0, and with 2 if there is no such place, or the server does not let you in.
 
     [bold]Examples[/bold]
 
@@ -79,9 +80,10 @@ def top(
     with (
         suppress(KeyboardInterrupt),
         output.answering(place),
-        opened(place, patience_s=PATIENCE_S) as (_, port),
+        looked_at(place, patience_s=PATIENCE_S) as (_, port),
     ):
-        looking = Looking(Watch(port, place.namespace), place, sort.value, interval)
+        outside = port if isinstance(port, StateReader) else None
+        looking = Looking(Watch(port, place.namespace), place, sort.value, interval, outside)
         if once:
             _print_once(looking, as_json=as_json)
         elif as_json:
@@ -95,10 +97,13 @@ def top(
 class Looking:
     """Frames, one after the other."""
 
-    def __init__(self, watch: Watch, place: Place, order: str, interval_s: float) -> None:
+    def __init__(
+        self, watch: Watch, place: Place, order: str, interval_s: float, outside: StateReader | None = None
+    ) -> None:
         self._watch = watch
         self._place = place
         self._order = order
+        self._outside = outside
         self.interval_s = interval_s
         self._before: Snapshot | None = None
         self._shown: Frame | None = None
@@ -116,8 +121,18 @@ class Looking:
         found = rows(self._before, now, self._order)
         seconds = None if self._before is None else round(now.taken_s - self._before.taken_s, 3)
         self._before = now
-        self._shown = Frame(str(self._place), self._place.namespace, _now(), seconds, found)
+        note = None
+        if self._outside is not None:
+            found = [_without_consumers(row) for row in found]
+            note = f"read-only, from the journal that another process has open; synced {output.moment(self._outside.mark.time_us)}"
+        self._shown = Frame(str(self._place), self._place.namespace, _now(), seconds, found, note=note)
         return self._shown
+
+
+def _without_consumers(row: Row) -> Row:
+    """Consumers are in the owner's memory only."""
+    groups = {name: msgspec.structs.replace(one, consumers=None) for name, one in row.groups.items()}
+    return msgspec.structs.replace(row, consumers=None, groups=groups)
 
 
 def _now() -> str:
@@ -255,11 +270,13 @@ class Screen:
         frame = self.frame
         yield _heading(frame)
         yield _totals(frame.logs)
+        if frame.note is not None:
+            yield Text(frame.note, style="dim", no_wrap=True, overflow="ellipsis")
         lines = list(_lines(in_order(frame.logs, self._order)))
         height = None if self._interval_s is None else options.height or console.size.height
         room = (
-            len(lines) if height is None else max(1, height - 5)
-        )  # heading, totals, names of columns, what is left out, footer
+            len(lines) if height is None else max(1, height - 5 - (frame.note is not None))
+        )  # heading, totals, note, names of columns, what is left out, footer
         yield _table(lines[:room], options.max_width, dim=frame.error is not None)
         if len(lines) > room:
             yield Text(f"… and {len(lines) - room:,} more lines", style="dim", no_wrap=True)

@@ -32,6 +32,7 @@ from penstock.cli.place import (
 )
 from penstock.errors import InvalidArgument
 from penstock.limits import CONCURRENCY_MAX, PREFETCH_MAX
+from penstock.names import is_dead_letter_name
 
 app = typer.Typer()
 
@@ -50,12 +51,12 @@ def work(
     """Call a function with every message of a queue, until SIGTERM or Ctrl-C.
 
     When it returns, the message is acknowledged; when it raises, the message is retried by the queue's backoff, and dead-lettered
-    after its last attempt. It may raise penstock.Retry(delay=60) or penstock.Reject("why"). A plain function is called in threads, a coroutine
+    after its last attempt. It may raise penstock.Retry(delay=60) or penstock.Reject("why"). A queue that does not exist is made. A plain function is called in threads, a coroutine
     function on an event loop. Modules are looked for in the current directory, too.
 
     The first signal lets what is in hand finish; the second gives it back at once. Failures and progress go to stderr.
 
-    Exits with 0, with 130 if it was stopped at once, and with 2 if there is no such directory, queue or function, or somebody else has the
+    Exits with 0, with 130 if it was stopped at once, and with 2 if there is no such directory or function, or another process has the
     directory open.
 
     [bold]Examples[/bold]
@@ -87,7 +88,8 @@ def work(
 
 def _run(place: Place, queue: str, handler: Handler, settings: dict[str, Any]) -> tuple[bool, Worker]:
     with opened(place) as (broker, _):
-        worker = Worker(broker.get_queue(queue), handler, **settings)
+        found = broker.get_queue(queue) if is_dead_letter_name(queue) else broker.queue(queue)
+        worker = Worker(found, handler, **settings)
         _greet(queue)
         return worker.run(signals=True), worker
 
@@ -97,7 +99,8 @@ def _run_aio(place: Place, queue: str, handler: Handler, settings: dict[str, Any
 
     async def main() -> tuple[bool, AioWorker]:
         async with _opened_aio(place) as broker:
-            worker = AioWorker(await broker.get_queue(queue), handler, **settings)
+            get = broker.get_queue if is_dead_letter_name(queue) else broker.queue
+            worker = AioWorker(await get(queue), handler, **settings)
             _greet(queue)
             return await worker.run(signals=True), worker
 

@@ -30,7 +30,7 @@ COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
 COMMANDS: list[list[str]] = [
     ["publish", "orders", "x"], ["receive", "orders"], ["peek", "orders"], ["queues"], ["stats"], ["stats", "orders"],
     ["purge", "orders", "--yes"], ["redrive", "orders"], ["top", "--once", "--interval", "0.05"],
-    ["bench", "-n", "20", "--batch", "5", "--rate", "0"],
+    ["bench", "-n", "20", "--batch", "5", "--rate", "0"], ["alter", "orders", "--ttl", "60"],
 ]  # fmt: skip
 
 
@@ -116,6 +116,19 @@ def test_a_worker_stops_early_or_leaves_something(home: Home, function: str, tmp
         out, _ = working.communicate(timeout=60)
     assert (working.returncode, out) == (0, "Processed 1, failed 0, lost 0.\n")
     assert run("receive", home.where, "orders", "--namespace", "shop").exit_code == 1
+
+
+@pytest.mark.parametrize("function", ["handle", "handle_aio"])
+def test_a_worker_makes_the_queue_that_it_waits_for(home: Home, function: str, tmp_path: Path) -> None:
+    (tmp_path / "shop_that_waits.py").write_text(
+        "def handle(delivery): pass\nasync def handle_aio(delivery): pass\n"
+    )
+    command = [*COMMAND, "work", home.where, "orders", f"shop_that_waits:{function}"]
+    with subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True) as working:
+        assert working.stderr is not None
+        assert "working on 'orders'" in working.stderr.readline()
+        working.kill()
+    assert [one["name"] for one in json.loads(run("queues", home.where, "--json").stdout)] == ["orders"]
 
 
 def test_a_namespace_sees_another_one(home: Home) -> None:
@@ -220,7 +233,9 @@ def test_a_server_that_is_not_there_is_a_traceback(tmp_path: Path) -> None:
         assert "no server answers at http://127.0.0.1:9" in result.stderr
 
 
-@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize(
+    "command", [c for c in COMMANDS if c[0] not in ("peek", "queues", "stats", "top")], ids=" ".join
+)
 def test_whoever_finds_a_directory_in_use_is_not_told_of_servers(command: list[str], tmp_path: Path) -> None:
     with penstock.open(tmp_path / "q") as broker:
         broker.queue("orders")

@@ -87,13 +87,14 @@ def test_a_look_makes_a_directory_or_a_journal(command: list[str], tmp_path: Pat
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", [c for c in LOOKING if len(c) > 1], ids=" ".join)
+@pytest.mark.parametrize("command", [c for c in LOOKING if len(c) > 1 and c[0] != "work"], ids=" ".join)
 def test_a_look_makes_a_queue(command: list[str], tmp_path: Path) -> None:
     with penstock.open(tmp_path / "q") as broker:
         broker.queue("others")
     result = run(*on(tmp_path / "q", command))
     assert (result.exit_code, result.stdout) == (2, "")
-    assert "the queue 'orders' does not exist" in result.stderr
+    assert "the queue 'orders' does not exist; create it" in result.stderr
+    assert "(" not in result.stderr
     with penstock.open(tmp_path / "q") as broker:
         assert broker.list_queues() == ["others"]
 
@@ -104,7 +105,13 @@ def test_a_redrive_without_dead_letters_makes_some(place: Path) -> None:
         broker.get_queue("orders.dlq")
 
 
-@pytest.mark.parametrize("command", [*LOOKING, ["publish", "orders", "x"]], ids=" ".join)
+def only_looks(command: list[str]) -> bool:
+    return command[0] in ("peek", "stats", "queues")
+
+
+@pytest.mark.parametrize(
+    "command", [*(c for c in LOOKING if not only_looks(c)), ["publish", "orders", "x"]], ids=" ".join
+)
 def test_a_directory_in_use_is_a_traceback_or_does_not_say_who_has_it(
     command: list[str], place: Path
 ) -> None:
@@ -112,6 +119,33 @@ def test_a_directory_in_use_is_a_traceback_or_does_not_say_who_has_it(
         result = process(*on(place, command))
     assert (result.returncode, result.stdout, result.stderr.count("\n")) == (2, "", 1)
     assert f"process {os.getpid()}" in result.stderr
+
+
+@pytest.mark.parametrize("command", [c for c in LOOKING if only_looks(c)], ids=" ".join)
+def test_a_look_at_a_directory_in_use_shows_what_its_journal_says(command: list[str], place: Path) -> None:
+    alone = process(*on(place, [*command, "--json"]))
+    with penstock.open(place) as broker:
+        looked = process(*on(place, [*command, "--json"]))
+        shown = process(*on(place, command))
+        assert broker.get_queue("orders").depth() == 3
+    for result in (looked, shown):
+        assert (result.returncode, result.stderr.count("\n")) == (0, 1)
+        assert f"process {os.getpid()}" in result.stderr
+        assert "its journal says, read-only" in result.stderr
+    if command != ["stats"]:
+        assert looked.stdout == alone.stdout
+
+
+@pytest.mark.parametrize("command", [["stats"], ["stats", "orders"], ["queues"]], ids=" ".join)
+def test_stats_of_a_directory_leave_out_what_only_a_running_broker_knows(
+    command: list[str], place: Path
+) -> None:
+    with penstock.open(place) as broker:
+        broker.get_queue("orders").receive_many(1)[0].ack()
+    text = run(*on(place, command)).stdout + run(*on(place, [*command, "--json"])).stdout
+    assert not [name for name in ("delivered", "acked", "consumers", "waiting", "written") if name in text]
+    if command == ["stats", "orders"]:
+        assert json.loads(run(*on(place, [*command, "--json"])).stdout)["published"] == 3
 
 
 # --- publish ---
@@ -168,6 +202,20 @@ def test_publish_of_lines_waits_for_the_end_of_the_pipe(tmp_path: Path) -> None:
             assert publishing.poll() is None
         out, _ = publishing.communicate(b"second")
     assert (publishing.returncode, out) == (0, b"Published 2 messages.\n")
+
+
+def test_publish_reads_lines_from_a_pipe_or_a_file_without_a_flag(tmp_path: Path) -> None:
+    piped = process("publish", tmp_path / "q", "orders", input="a\nb\n")
+    assert (piped.returncode, piped.stdout) == (0, "Published 2 messages.\n")
+    (tmp_path / "file").write_text("c\nd")
+    shell = without(f"< {tmp_path / 'file'}", "publish", tmp_path / "q", "orders")
+    assert (shell.returncode, shell.stdout) == (0, "Published 2 messages.\n")
+    assert process("publish", tmp_path / "q", "orders", "given", input="x\ny\n").returncode == 0
+    assert process("publish", tmp_path / "q", "orders", "-", input="one\nmessage").returncode == 0
+    assert payloads(tmp_path / "q") == [b"a", b"b", b"c", b"d", b"given", b"one\nmessage"]
+    nothing = without("< /dev/null", "publish", tmp_path / "q", "orders")
+    assert (nothing.returncode, nothing.stderr.count("\n")) == (2, 1)
+    assert "nothing to publish" in nothing.stderr
 
 
 def test_publish_of_lines_that_fails_half_way_does_not_say_how_many(tmp_path: Path) -> None:

@@ -215,6 +215,31 @@ def test_one_frame_is_not_what_the_broker_says(kind: str, tmp_path: Path) -> Non
 
 
 @pytest.mark.lengthy
+def test_a_directory_that_another_process_has_open_is_watched_from_outside(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "q") as broker:
+        orders = broker.queue("orders")
+        command = [*COMMAND, "top", str(tmp_path / "q"), "--json", "--interval", "0.05"]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as watching:
+            assert watching.stdout is not None
+            assert watching.stderr is not None
+            first = json.loads(watching.stdout.readline())
+            assert "read-only" in first["note"]
+            assert first["logs"][0]["consumers"] is None
+            orders.publish_many([b"x"] * 100)
+            orders.ack_many(orders.receive_many(60))
+            frames = [json.loads(watching.stdout.readline())["logs"][0]]
+            while frames[-1]["depth"] != 40:
+                frames.append(json.loads(watching.stdout.readline())["logs"][0])
+            for rate in ("published_per_s", "delivered_per_s", "acked_per_s"):
+                assert any(found[rate] for found in frames), rate
+            watching.stdout.close()
+            assert watching.wait(60) == 0
+            assert "read-only" in watching.stderr.read()
+        shown = subprocess.run([*command[:-3], "--once", "--interval", "0.05"], capture_output=True, text=True, check=True, timeout=60)  # fmt: skip
+    assert "read-only" in shown.stdout
+
+
+@pytest.mark.lengthy
 def test_a_stream_of_frames_has_no_rates_or_goes_on_for_nobody(tmp_path: Path) -> None:
     with home_of("server", tmp_path / "q") as home, home.opened() as broker:
         orders = broker.queue("orders")
