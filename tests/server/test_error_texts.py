@@ -51,6 +51,7 @@ def detail(answer: httpx2.Response, status: int) -> str:
         ("POST", LOG + "/messages", {"messages": [{"payload": "", "deliver_at": "2030-01-01T00:00:00"}]}),
         ("POST", LOG + "/locate", {"timestamp": "2030-01-01T00:00:00"}),
         ("POST", "/enqueue", [{"topic": "a", "payload": "", "deliver_after": "2030-01-01T00:00:00"}]),
+        ("POST", LOG + "/groups/default/consumers", {"consumer": "c", "silence": 0}),
         ("GET", HERE + "/messages/7/trace", None),
     ],
 )

@@ -152,15 +152,13 @@ def strategy(given: str | None) -> str | None:
     return None if given is None else str(checked({"strategy": given})["strategy"])
 
 
-def silence_us(heartbeat: Duration | None) -> int | None:
+def silence_us(heartbeat: Duration | None, field: str = "heartbeat") -> int | None:
     """After how long a silence a consumer is thought dead: None for never."""
     if heartbeat is None:
         return None
-    found = duration_us(heartbeat, "heartbeat")
+    found = duration_us(heartbeat, field)
     if not found:
-        raise InvalidArgument(
-            "heartbeat is 0; give more than 0 seconds, or None for a consumer that may be silent"
-        )
+        raise InvalidArgument(f"{field} is 0; give more than 0 seconds, or leave it out")
     return found
 
 

@@ -173,7 +173,7 @@ def _address(url: object) -> str:
         ):
             if parts.username or parts.password or parts.query or parts.fragment:
                 raise InvalidArgument(
-                    "url is more than an address: give that alone, and the token as a token"
+                    "url is more than an address such as http://127.0.0.1:8080: leave the rest out; a token is given apart from it"
                 )
             return plain.rstrip("/")
     except ValueError:  # no port, or no host

@@ -43,7 +43,9 @@ def work(broker: penstock.Broker, chance: random.Random, number: int) -> None:
         [Message(b"%d.%d" % (number, n), priority=chance.choice([1, 100]), delay=chance.choice([None, 3600])) for n in range(chance.randrange(1, 200))]
     )  # fmt: skip
     for delivery in orders.receive_many(chance.randrange(1, 150)):
-        chance.choice([delivery.ack, delivery.ack, delivery.nack, delivery.reject, lambda: None])()
+        ends: list[Any] = [delivery.ack, delivery.ack, delivery.nack, delivery.reject, None]
+        if end := chance.choice(ends):
+            end()
     broker.topic("events").publish(b"event %d" % number, headers={"n": str(number)})
     broker.queue("bounded", max_bytes=1 << 20).publish(b"x" * number)
 

@@ -203,7 +203,7 @@ async def hand_over(call: Call) -> wire.HandedOver:
 
 def _silence_us(given: float | None) -> int | None:
     """No consumer is for ever here: its process may have been killed, and the server does not notice that."""
-    return calls.silence_us(wire.SILENCE_S if given is None else given)
+    return calls.silence_us(wire.SILENCE_S if given is None else given, "silence")
 
 
 async def open_group(call: Call) -> wire.Consumer:
