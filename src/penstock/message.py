@@ -96,14 +96,28 @@ def check(message: Message, max_bytes: int = MESSAGE_BYTES_DEFAULT) -> Message:
 def _checked_payload(payload: bytes, max_bytes: int) -> bytes:
     plain = argument.octets(payload)
     if plain is None:
-        how = "payload.encode()" if argument.text(payload) is not None else "bytes(payload)"
-        raise InvalidArgument(f"payload is a {type(payload).__name__}; give bytes, such as {how}")
+        raise InvalidArgument(f"payload is a {type(payload).__name__}; give bytes{_advice(payload)}")
     if len(plain) > max_bytes:
         raise MessageTooLarge(
             f"the payload has {len(plain)} bytes and the limit is {max_bytes}; "
             "publish a reference to it instead, or raise max_message_bytes"
         )
     return plain
+
+
+def _advice(payload: object) -> str:
+    """How to make bytes of a payload that is none."""
+    kind = type(payload)
+    if issubclass(kind, str):
+        return ", such as payload.encode()"
+    if issubclass(kind, bytearray | memoryview):
+        return ", such as bytes(payload)"
+    if issubclass(kind, dict | list | tuple | int | float):
+        return ", such as json.dumps(payload).encode()"
+    if payload is None:
+        return ', such as b""'
+    # A message or a delivery.
+    return ", such as payload.payload" if hasattr(kind, "payload") else ": serialize it first"
 
 
 def _checked_headers(headers: Mapping[str, str]) -> dict[str, str]:

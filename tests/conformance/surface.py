@@ -151,7 +151,7 @@ class Log(Protocol):
 
     def publish(
         self,
-        payload: bytes,
+        payload: bytes | Message,
         *,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
@@ -221,7 +221,7 @@ class Transaction(Protocol):
     def publish(
         self,
         name: str,
-        payload: bytes,
+        payload: bytes | Message,
         *,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
@@ -254,7 +254,7 @@ class Broker(Protocol):
     def publish(
         self,
         pattern: str,
-        payload: bytes,
+        payload: bytes | Message,
         *,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,

@@ -118,6 +118,38 @@ def test_something_said_about_a_message_is_lost(home: Home, queue: Queue) -> Non
     assert delivery.timestamp == to_datetime(home.clock.now_us())
 
 
+def test_a_whole_message_is_published_wherever_a_payload_is(home: Home, queue: Queue) -> None:
+    whole = Message(b"a", headers={"type": "order"}, key="customer-7", priority=1)
+    topic = home.broker.topic("events")
+    subscription = topic.subscribe("audit")
+    queue.publish(whole)
+    topic.publish(whole)
+    home.broker.publish("orders", whole)
+    with home.broker.transaction() as tx:
+        tx.publish("orders", whole)
+    found = [*queue.receive_many(3), *subscription.receive_many(1)]
+    assert [(one.payload, dict(one.headers), one.key, one.priority) for one in found] == [
+        (b"a", {"type": "order"}, "customer-7", 1)
+    ] * 4
+
+
+@pytest.mark.parametrize(
+    "said", [{"priority": 1}, {"headers": {}}, {"delay": 0}, {"dedup_id": "d"}], ids=_short
+)
+def test_a_whole_message_with_options_beside_it_is_refused(
+    home: Home, queue: Queue, said: dict[str, Any]
+) -> None:
+    [name] = said
+    complaint = f"{name} is given beside a Message; put it in the Message"
+    with unchanged(queue):
+        with pytest.raises(InvalidArgument, match=complaint):
+            queue.publish(Message(b"a"), **said)
+        with pytest.raises(InvalidArgument, match=complaint):
+            home.broker.publish("orders", Message(b"a"), **said)
+        with home.broker.transaction() as tx, pytest.raises(InvalidArgument, match=complaint):
+            tx.publish("orders", Message(b"a"), **said)
+
+
 def test_a_plain_message_has_something_that_nobody_said(queue: Queue) -> None:
     queue.publish(b"a")
     delivery = take(queue)

@@ -96,7 +96,7 @@ class Log:
 
     async def publish(
         self,
-        payload: bytes,
+        payload: bytes | Message,
         *,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
@@ -106,7 +106,7 @@ class Log:
         ttl: Duration | None = None,
         dedup_id: str | None = None,
     ) -> int:
-        """Append a message; its id. When this returns it is durable."""
+        """Append a payload, with what is said about it here, or a whole `Message`; return its id. When this returns it is durable."""
         message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
         return (await self._port.publish(self._log, [message]).get())[0]
 
@@ -581,7 +581,7 @@ class Transaction:
     async def publish(
         self,
         name: str,
-        payload: bytes,
+        payload: bytes | Message,
         *,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
@@ -700,7 +700,7 @@ class Broker:
     async def publish(
         self,
         pattern: str,
-        payload: bytes,
+        payload: bytes | Message,
         *,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,

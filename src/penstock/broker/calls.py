@@ -42,7 +42,7 @@ _LOG: Final = logging.getLogger("penstock.reader")
 
 
 def message(
-    payload: bytes,
+    payload: bytes | Message,
     headers: Mapping[str, str] | None,
     key: str | None,
     priority: int | None,
@@ -51,7 +51,7 @@ def message(
     ttl: Duration | None,
     dedup_id: str | None,
 ) -> bytes | Message:
-    """What `publish` was given: the payload itself, if nothing is said about it."""
+    """Return what `publish` was given: the payload or message itself, if nothing is said beside it."""
     if (
         type(payload) is bytes
         and (headers is None or (type(headers) is dict and not headers))
@@ -63,8 +63,13 @@ def message(
         and dedup_id is None
     ):
         return payload
+    if issubclass(type(payload), Message):
+        _refuse_beside_message(
+            headers=headers, key=key, priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, dedup_id=dedup_id
+        )  # fmt: skip
+        return payload
     return Message(
-        payload,
+        cast(bytes, payload),
         headers={} if headers is None else headers,  # type: ignore[arg-type]
         key=key,
         priority=PRIORITY_DEFAULT if priority is None else priority,
@@ -73,6 +78,15 @@ def message(
         ttl=ttl,
         dedup_id=dedup_id,
     )
+
+
+def _refuse_beside_message(**options: object) -> None:
+    """Raise if `publish` was given a Message and options: which of them counts would be a guess."""
+    given = [name for name, value in options.items() if value is not None]
+    if given:
+        raise InvalidArgument(
+            f"{' and '.join(given)} is given beside a Message; put it in the Message: Message(payload, {given[0]}=…)"
+        )
 
 
 def whole(message_: bytes | Message) -> bytes | Message:

@@ -67,7 +67,7 @@ class Express:
         found: dict[int, Any] = self._shelf.of_log(log.number)
         return found
 
-    def publish(self, log: Any, payload: bytes) -> int:
+    def publish(self, log: Any, payload: object) -> int:
         """The message's id, or 0 if it must be published the ordinary way."""
         monitor = self._monitor
         with monitor.lock:

@@ -90,7 +90,7 @@ class Log:
 
     def publish(
         self,
-        payload: bytes,
+        payload: bytes | Message,
         *,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
@@ -100,7 +100,7 @@ class Log:
         ttl: Duration | None = None,
         dedup_id: str | None = None,
     ) -> int:
-        """Append a message; its id. When this returns it is durable."""
+        """Append a payload, with what is said about it here, or a whole `Message`; return its id. When this returns it is durable."""
         if (
             self._express is not None
             and headers is None
@@ -589,7 +589,7 @@ class Transaction:
     def publish(
         self,
         name: str,
-        payload: bytes,
+        payload: bytes | Message,
         *,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
@@ -709,7 +709,7 @@ class Broker:
     def publish(
         self,
         pattern: str,
-        payload: bytes,
+        payload: bytes | Message,
         *,
         headers: Mapping[str, str] | None = None,
         key: str | None = None,
