@@ -3,7 +3,7 @@
     PenstockError
      |
      |  the request is wrong: change it
-     +-- InvalidArgument      bad input of any kind not named below
+     +-- InvalidArgument      bad input of any kind not named below; also a ValueError
      +-- InvalidName          a queue, topic, group or namespace name that is not allowed
      +-- MessageTooLarge      one message above its queue's limit
      +-- BatchTooLarge        a batch or transaction above what one frame can hold
@@ -77,7 +77,7 @@ class PenstockError(Exception):
 # --- the request is wrong: change it ---
 
 
-class InvalidArgument(PenstockError):
+class InvalidArgument(PenstockError, ValueError):
     """An argument is not allowed: correct the one that the message names."""
 
     code = "invalid_argument"

@@ -6,7 +6,7 @@ import re
 import pytest
 
 from penstock import errors
-from penstock.errors import DirectoryLocked, JournalFailed, LeaseLost, PenstockError, by_code
+from penstock.errors import DirectoryLocked, InvalidArgument, JournalFailed, LeaseLost, PenstockError, by_code
 
 ALL = [
     found for found in vars(errors).values() if isinstance(found, type) and issubclass(found, PenstockError)
@@ -86,6 +86,10 @@ def test_a_code_from_the_network_becomes_another_error(error: type[PenstockError
 
 def test_a_code_of_a_newer_server_is_not_understood() -> None:
     assert by_code("no_such_code") is PenstockError
+
+
+def test_an_invalid_argument_is_also_a_value_error() -> None:
+    assert issubclass(InvalidArgument, ValueError)
 
 
 def test_a_users_subclass_takes_over_a_code() -> None:

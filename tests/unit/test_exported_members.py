@@ -24,6 +24,11 @@ def test_a_public_name_appeared_or_vanished() -> None:
     assert penstock.aio.__all__ == PUBLIC_AIO
 
 
+def test_completion_shows_the_public_names_only() -> None:
+    assert dir(penstock) == sorted(PUBLIC)
+    assert dir(penstock.aio) == sorted(PUBLIC_AIO)
+
+
 def test_all_is_not_sorted_or_names_what_is_not_there() -> None:
     assert penstock.__all__ == sorted(penstock.__all__)
     assert [name for name in penstock.__all__ if not hasattr(penstock, name)] == []

@@ -176,6 +176,8 @@ def _address(url: object) -> str:
                     "url is more than an address such as http://127.0.0.1:8080: leave the rest out; a token is given apart from it"
                 )
             return plain.rstrip("/")
+    except InvalidArgument:  # a ValueError too
+        raise
     except ValueError:  # no port, or no host
         pass
     raise InvalidArgument(f'url is {argument.quoted(url)}; give one such as "http://127.0.0.1:8080"')

@@ -253,6 +253,8 @@ def read(path: Path, what: str) -> str:
         if len(data) > KEYS_BYTES_MAX:
             raise InvalidArgument(f"{what} {str(path)!r} has more than {KEYS_BYTES_MAX} bytes; give another")
         return data.decode()
+    except InvalidArgument:  # a ValueError too
+        raise
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is no text in UTF-8"
         raise InvalidArgument(f"{what} {shown_path(path)} cannot be read: {reason}") from None

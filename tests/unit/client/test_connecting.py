@@ -31,6 +31,11 @@ def test_something_is_taken_for_an_address(url: Any) -> None:
         penstock.connect(url)
 
 
+def test_an_address_with_a_password_is_refused_with_the_reason() -> None:
+    with pytest.raises(InvalidArgument, match="give that alone, and the token as token="):
+        penstock.connect("http://user:secret@localhost:8080")
+
+
 @pytest.mark.parametrize("token", ["", "two words", "a\r\nHost: b", "ü", 5, b"a"], ids=repr)
 def test_something_is_taken_for_a_token_or_shown(token: Any) -> None:
     with pytest.raises(InvalidArgument, match="penstock token") as caught:
