@@ -128,7 +128,7 @@ def test_overwriting_and_a_transaction_of_a_stream_are_not_refused(path: str) ->
     options = {"path": path, "topic": "a"}
     with pytest.raises(InvalidArgument, match='with mode\\("append"\\)'):
         sink.writer(schema("payload binary"), options, overwrite=True)
-    with pytest.raises(InvalidArgument, match='outputMode\\("append"\\)'):
+    with pytest.raises(InvalidArgument, match='outputMode\\("append"\\), or .* foreachBatch'):
         sink.stream_writer(schema("payload binary"), options, overwrite=True)
     with pytest.raises(InvalidArgument, match="for batch writes"):
         sink.stream_writer(schema("payload binary"), {**options, "txnappid": "x", "txnversion": "1"})
@@ -562,6 +562,28 @@ def test_a_stream_doubles_what_it_replays(spark: SparkSession, path: str, tmp_pa
     assert left(path) == []
     run_to_the_end(spark, source, path, tmp_path / "another")
     assert len(payloads(path)) == 600, "a new checkpoint is a new query"
+
+
+@both_ways
+def test_a_stream_into_a_log_that_it_reads_is_refused(spark: SparkSession, path: str, tmp_path: Path) -> None:
+    with penstock.open(path) as broker:
+        broker.queue("a").publish(b"1")
+        broker.queue("b")
+    read = spark.readStream.format(FORMAT).option("topic", "a").option("startingOffsets", "earliest")
+    found = read.options(**reached(path)).load()
+    by_column = found.select("payload", "topic")
+    for rows_, option in ((found.select("payload"), {"topic": "a"}), (by_column, {})):
+        writer = rows_.writeStream.format(FORMAT).options(**option).options(**reached(path))
+        checkpoint = str(tmp_path / f"checkpoint{len(option)}")
+        query = writer.option("checkpointLocation", checkpoint).trigger(availableNow=True).start()
+        with pytest.raises(PySparkException, match="'a' is read by this query: .* without end"):
+            query.awaitTermination(100)
+    assert payloads(path) == [b"1"]
+    assert left(path) == []
+    writer = found.select("payload").writeStream.format(FORMAT).option("topic", "b").options(**reached(path))
+    writer = writer.option("checkpointLocation", str(tmp_path / "other")).trigger(availableNow=True)
+    assert writer.start().awaitTermination(100)
+    assert payloads(path, "b") == [b"1"]
 
 
 def test_a_batch_that_was_half_taken_in_is_mixed_with_its_repetition(

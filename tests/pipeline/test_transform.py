@@ -194,7 +194,8 @@ def test_targets_that_contradict_or_would_never_end_are_accepted(
         ({"parquet": None, "to": "orders"}, "read and written by the same query"),
         ({"parquet": None, "to": "clean", "topic": None}, "read and written by the same query"),
         ({"every": 2.0}, "every is a number of seconds"),
-        ({"mode": "complete"}, "give append or update"),
+        ({"mode": "complete"}, "mode='complete' .* foreachBatch"),
+        ({"mode": "update"}, "mode='update' .* foreachBatch"),
     ):
         settings: dict[str, Any] = {"topic": "orders", "parquet": data.parent / "lake", "once": True, **wrong}
         with pytest.raises(InvalidArgument, match=told):

@@ -58,7 +58,7 @@ def run(
     max_per_batch: Annotated[int | None, typer.Option(metavar="MESSAGES", help="At most so many messages in a batch.", min=1)] = None,
     starting: Annotated[str, typer.Option("--from", metavar="earliest|latest|JSON", help="Where the first run begins.")] = "earliest",
     skip_lost: Annotated[bool, typer.Option("--skip-lost", help="Go on past messages that are damaged, or were dropped before they were read; otherwise it stops there (failOnDataLoss=false).")] = False,
-    mode: Annotated[str, typer.Option(metavar="append|update", help="For aggregations: rows once final, or again whenever they change.")] = "append",
+    mode: Annotated[str, typer.Option(metavar="append", help="Rows of aggregations are written once they are final (they need a watermark); there is no other mode.")] = "append",
     namespace: Namespace = "default",
     name: Annotated[str | None, typer.Option(help="The query's name, under which its progress is kept and shown.")] = None,
     checkpoint: Annotated[Path | None, typer.Option(metavar="DIR", help="Where its progress is kept.")] = None,

@@ -14,6 +14,8 @@ A report that cannot be left (a directory that only may be read) is said once in
 from __future__ import annotations
 
 import logging
+import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,12 +30,12 @@ from pyspark.sql.streaming.listener import (
 )
 
 from penstock.engine.retention import ARCHIVE
-from penstock.errors import PenstockError
+from penstock.errors import InvalidArgument, PenstockError
 from penstock.journal.files import Files
 from penstock.journal.spool import Report, Spool
 from penstock.names import check_name
 from penstock.pipeline import remote
-from penstock.pipeline.options import TOKEN, server_of
+from penstock.pipeline.options import TOKEN, local_path, server_of
 from penstock.pipeline.schema import MESSAGES_TABLE
 
 #: What a reader is called whose query was given no other name.
@@ -63,6 +65,25 @@ def reports(place: Place, query: str) -> list[Report]:
         namespace, _, log = name.partition("/")
         found.append(Report(reader, offset, namespace, log, holds=True, number=number))
     return found
+
+
+def logs_read(checkpoint: str, place: str) -> frozenset[str]:
+    """Return the logs, as namespace/name, that a query reads from a directory or server, as its checkpoint's newest offsets say.
+
+    There are none in a checkpoint that is not a directory of this machine, or has no batch yet.
+    """
+    found: set[str] = set()
+    try:
+        offsets = [one for one in Path(local_path(checkpoint), "offsets").iterdir() if one.name.isdigit()]
+        lines = max(offsets, key=lambda one: int(one.name)).read_bytes().splitlines() if offsets else []
+    except (OSError, InvalidArgument):
+        return frozenset()
+    for line in lines:
+        with suppress(msgspec.DecodeError):  # the line of another source
+            source = msgspec.json.decode(line, type=Place)
+            if os.path.realpath(source.path) == os.path.realpath(place):
+                found.update(source.logs)
+    return frozenset(found)
 
 
 def reader_of(query: str) -> str:

@@ -23,7 +23,7 @@ query with the owner's reason, with nothing of the batch published. The director
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, NamedTuple
@@ -40,6 +40,7 @@ from penstock.journal.spool import Staged
 from penstock.names import check_name
 from penstock.pipeline.options import Server, local_path, server_of
 from penstock.pipeline.outlet import DirectoryOutlet, Outlet
+from penstock.pipeline.progress import logs_read
 from penstock.pipeline.remote import RemoteOutlet
 
 _INTEGERS: Final = (t.ByteType, t.ShortType, t.IntegerType, t.LongType)
@@ -81,6 +82,10 @@ class Target(NamedTuple):
     version: int
 
     @property
+    def place(self) -> str:
+        return self.path if self.server is None else self.server.url
+
+    @property
     def transactions(self) -> str:
         """The producer whose batches the versions of `txnAppId` are. Names have no slash in them, so no two are alike."""
         return f"txn:{self.namespace}/{self.topic or ''}/{self.app}"
@@ -117,14 +122,18 @@ def stream_writer(
     """What `DataSource.streamWriter` gives; raises what is wrong with schema or options."""
     if overwrite:
         raise InvalidArgument(
-            'outputMode("complete") cannot be: a log is only appended to; write with outputMode("append") or ("update")'
+            'outputMode("complete") cannot be: a log is only appended to; write with outputMode("append"), or write each batch yourself in foreachBatch, '
+            "with txnAppId and txnVersion"
         )
     found = target(schema, options, running=True)
     if found.app is not None:
         raise InvalidArgument(
             "options txnAppId and txnVersion are for batch writes: a streaming query has its own id and batches; leave them out"
         )
-    return StreamWriter(found)
+    checkpoint = {name.lower(): value for name, value in options.items()}.get("checkpointlocation")
+    writer = StreamWriter(found, frozenset() if checkpoint is None else logs_read(checkpoint, found.place))
+    writer.refuse_loop([] if found.topic is None else [found.topic])
+    return writer
 
 
 # --- what is wrong before anything is read ---
@@ -244,11 +253,21 @@ class BatchWriter(DataSourceArrowWriter):
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("penstock")`."""
+    """`df.writeStream.format("penstock")`. `read` names the logs of the same place that the query reads."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: Target, read: frozenset[str]) -> None:
         self._target = target
         self._outlet = target.outlet()
+        self._read = read
+
+    def refuse_loop(self, topics: Iterable[str]) -> None:
+        """Raise if rows go to a log that the query reads: each batch would be the source of the next."""
+        for topic in topics:
+            if f"{self._target.namespace}/{topic}" in self._read:
+                raise InvalidArgument(
+                    f"{topic!r} is read by this query: what it writes there would come back to it without end; write to another topic. "
+                    "If the query does not read it any more, begin with a new checkpoint"
+                )
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:  # type: ignore[override]
         context = TaskContext.get()
@@ -266,6 +285,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         producer, files = self._producer(messages), _files(messages)
+        self.refuse_loop({share.topic for file in files for share in file.shares})  # by the column `topic`
         if producer is not None and files:
             self._outlet.commit(producer, batchId, files, self._target.timeout_s)
 

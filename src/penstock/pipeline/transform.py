@@ -46,9 +46,6 @@ PATTERN: Final = "topicPattern"
 
 FUNCTION: Final = "transform"
 
-#: Which result rows are written: each once, or again whenever it has changed.
-MODES: Final = ("append", "update")
-
 #: What is stored beside a checkpoint.
 IDENTITY: Final = "penstock.json"
 
@@ -112,8 +109,11 @@ def run(
     """
     path = Path(file).resolve()
     _require_target(to, parquet, route)
-    if mode not in MODES:
-        raise InvalidArgument(f"mode={mode!r}; give {' or '.join(MODES)}")
+    if mode != "append":
+        raise InvalidArgument(
+            f"mode={mode!r} cannot be: a log and Parquet files are only appended to; give append, with a watermark for aggregations, "
+            "or write a query of your own with foreachBatch"
+        )
     if every is not None and (once or not every > 0):
         raise InvalidArgument(
             "every is a number of seconds above 0, and is not for once: that ends by itself"
