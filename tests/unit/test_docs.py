@@ -167,6 +167,12 @@ def run_page(page: Path, timeout_s: float = 60) -> int:
 # --- what pages say of the code ---
 
 
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "deploy" / "penstock.service"], ids=named)
+def test_a_page_installs_from_a_clone(page: Path) -> None:
+    """There is no package of ours on an index; what is there under our name is not ours."""
+    assert re.findall(r"pip install [^`\n&]*(?<![/.])\bpenstock\b", page.read_text("utf-8")) == []
+
+
 def test_the_format_page_has_another_kind_or_column_than_the_code() -> None:
     told: dict[int, tuple[str, dict[str, tuple[int, str]]]] = {}
     for part in re.split(r"^### Kind ", FORMAT.read_text("utf-8"), flags=re.MULTILINE)[1:]:
