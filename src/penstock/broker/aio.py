@@ -106,7 +106,7 @@ class Log:
         ttl: Duration | None = None,
         dedup_id: str | None = None,
     ) -> int:
-        """Append a payload, with what is said about it here, or a whole `Message`; return its id. When this returns it is durable."""
+        """Append a payload or a whole `Message`; return its id. When this returns it is durable."""
         message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
         return (await self._port.publish(self._log, [message]).get())[0]
 

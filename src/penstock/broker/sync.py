@@ -100,7 +100,7 @@ class Log:
         ttl: Duration | None = None,
         dedup_id: str | None = None,
     ) -> int:
-        """Append a payload, with what is said about it here, or a whole `Message`; return its id. When this returns it is durable."""
+        """Append a payload or a whole `Message`; return its id. When this returns it is durable."""
         if (
             self._express is not None
             and headers is None
