@@ -389,6 +389,8 @@ def _read(path: Path, shown: str | None = None) -> str:
         return data.decode()
     except UnicodeDecodeError:
         raise InvalidArgument(f"{shown} is not UTF-8 text") from None
+    except InvalidArgument:  # a ValueError too
+        raise
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or "that is no file's name"
         raise InvalidArgument(f"{shown} cannot be read: {reason}") from None
