@@ -32,7 +32,7 @@ def test_something_is_taken_for_an_address(url: Any) -> None:
 
 
 def test_an_address_with_a_password_is_refused_with_the_reason() -> None:
-    with pytest.raises(InvalidArgument, match="give that alone, and the token as token="):
+    with pytest.raises(InvalidArgument, match="url is more than an address"):
         penstock.connect("http://user:secret@localhost:8080")
 
 
