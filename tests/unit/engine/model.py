@@ -291,7 +291,15 @@ class Model:
     # --- leasing and settling ---
 
     def lease(
-        self, name: str, wanted: int, token: int, consumer: str | None, now: int, *, keep: bool, ahead: int
+        self,
+        name: str,
+        wanted: int,
+        token: int,
+        consumer: str | None,
+        now: int,
+        *,
+        keep: bool,
+        ahead: int = 0,
     ) -> list[Item]:
         queue = self.queues[name]
         found = queue.order[:wanted]
