@@ -493,6 +493,13 @@ class SparkFound(Reply):
     warnings: list[str] = []
 
 
+class SentRows(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """PUT …/spool/staged/{name}, where the body is a list of these, in msgpack: messages for one topic, as a section in the journal's layout (see `pipeline.parts`)."""
+
+    topic: str
+    section: bytes
+
+
 class StagedShare(Reply):
     """What was staged for a topic."""
 
@@ -502,9 +509,9 @@ class StagedShare(Reply):
 
 
 class Staged(Reply):
-    """PUT …/spool/staged/{name}: what the server calls it, and what is in it; null if there were no rows."""
+    """PUT …/spool/staged/{name}: what the server calls it, and what is in it."""
 
-    name: str | None
+    name: str
     shares: list[StagedShare] = []
 
 

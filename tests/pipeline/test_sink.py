@@ -32,7 +32,7 @@ from penstock.journal.files import Files
 from penstock.journal.kinds import MESSAGES
 from penstock.journal.rows import Rows
 from penstock.journal.section import Section
-from penstock.journal.spool import Manifest, Spool
+from penstock.journal.spool import Manifest, Spool, Staged
 from penstock.pipeline import sink
 from penstock.pipeline.sink import Written
 from penstock.pipeline.staging import Staging
@@ -138,15 +138,21 @@ def test_overwriting_and_a_transaction_of_a_stream_are_not_refused(path: str) ->
 # --- staging ---
 
 
+def stage(spool: Spool, *batches: pa.RecordBatch, topic: str | None = "a") -> Staged:
+    """Stage record batches as a task does."""
+    spool.make()
+    staging, stager = Staging(topic, "partition 3"), spool.stage()
+    for part in staging.parts(batches):
+        stager.add(part)
+    file = stager.finish(staging.shares)
+    assert file is not None
+    return file
+
+
 def staged(path: str, *batches: pa.RecordBatch, topic: str | None = "a") -> list[tuple[str, dict[str, Any]]]:
     """The messages that record batches become, in order of parts and topics."""
     spool = Spool(Files(), Path(path))
-    spool.make()
-    staging = Staging(spool, topic, "partition 3")
-    for batch in batches:
-        staging.add(batch)
-    file = staging.finish()
-    assert file is not None
+    file = stage(spool, *batches, topic=topic)
     manifest = Manifest("job:1", 0, "default", [file])
     spool.examine(manifest)
     parts = list(spool.parts(manifest, 0))
@@ -230,12 +236,7 @@ def test_a_part_is_larger_than_it_may_be_or_rows_are_lost_between_parts(
         cuts = sorted(int(cut) for cut in chance.choice(60, size=4, replace=False))
         pieces = [rows[a:b] for a, b in zip([0, *cuts], [*cuts, 60], strict=True)]
         spool = Spool(Files(), Path(path))
-        spool.make()
-        staging = Staging(spool, "a", "x")
-        for piece in pieces:
-            staging.add(batch(payload=pa.array(piece, pa.binary())))
-        file = staging.finish()
-        assert file is not None
+        file = stage(spool, *(batch(payload=pa.array(piece, pa.binary())) for piece in pieces))
         found = []
         for part in spool.parts(Manifest("p", 0, "default", [file]), 0):
             ((_, section),) = part.sections
@@ -598,10 +599,7 @@ def test_a_batch_that_was_half_taken_in_is_mixed_with_its_repetition(
     # The driver had handed in batch 1, with its rows in some order, and died.
     (source / "1.txt").write_text("\n".join(str(n) for n in range(10)))
     spool = Spool(Files(), Path(path))
-    staging = Staging(spool, "a", "x")
-    staging.add(batch(payload=[str(n) for n in reversed(range(10))]))
-    file = staging.finish()
-    assert file is not None
+    file = stage(spool, batch(payload=[str(n) for n in reversed(range(10))]))
     spool.hand_in(Manifest(producer, 1, "default", [file]))
     run_to_the_end(spark, source, path, checkpoint)
     assert payloads(path) == [b"first", *(b"%d" % n for n in reversed(range(10)))]
@@ -610,11 +608,7 @@ def test_a_batch_that_was_half_taken_in_is_mixed_with_its_repetition(
 def test_the_hand_over_of_a_stream_goes_another_way_than_spark(path: str) -> None:
     """Two writers of one query, as Spark makes them: one for the tasks, one for the commit."""
     spool = Spool(Files(), Path(path))
-    spool.make()
-    staging = Staging(spool, "a", "x")
-    staging.add(batch(payload=[b"1"]))
-    first = staging.finish()
-    assert first is not None
+    first = stage(spool, batch(payload=[b"1"]))
     message = Written([first], "q", 0)
     writer = sink.stream_writer(schema("payload binary"), {**reached(path), "topic": "a"})
     writer.commit([message, Written([], "q", 0)], 0)
@@ -624,9 +618,6 @@ def test_the_hand_over_of_a_stream_goes_another_way_than_spark(path: str) -> Non
     with pytest.raises(InvalidArgument, match="several queries"):
         writer.commit([Written([], "q", 1), Written([], "p", 1)], 1)
     assert payloads(path) == [b"1"]
-    staging = Staging(spool, "a", "x")
-    staging.add(batch(payload=[b"1"]))
-    file = staging.finish()
-    assert file is not None
+    file = stage(spool, batch(payload=[b"1"]))
     assert hand_over(Path(path), Manifest("query:default/q", 0, "default", [file]), 60)
     assert payloads(path) == [b"1"]

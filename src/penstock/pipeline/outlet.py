@@ -59,13 +59,13 @@ class DirectoryOutlet:
         spool = self._spool
         try:
             spool.make()
-            staging = Staging(spool, topic, where)
+            staging, stager = Staging(topic, where), spool.stage()
             try:
-                for batch in batches:
-                    staging.add(batch)
-                staged = staging.finish()
+                for part in staging.parts(batches):
+                    stager.add(part)
+                staged = stager.finish(staging.shares)
             except BaseException:
-                staging.discard()
+                stager.discard()
                 raise
             return [] if staged is None else [staged]
         except OSError as error:

@@ -22,7 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import IO, Any, Final, TypeVar
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -33,7 +33,9 @@ from penstock.journal.spool import Share, Staged
 from penstock.pipeline import exchange
 from penstock.pipeline.exchange import Cut
 from penstock.pipeline.options import TOKEN, Options, Server
+from penstock.pipeline.parts import sent
 from penstock.pipeline.planning import Offset
+from penstock.pipeline.staging import Staging
 from penstock.wire import Narrowing, Noted, Portion
 
 #: How long a server may be away while a query runs: as long as a restart takes, and a recovery.
@@ -50,9 +52,6 @@ ANSWER_S: Final = 120.0
 
 #: Up to so many bytes a piece is kept in memory; more of it in a temporary file.
 MEMORY_BYTES: Final = 64 << 20
-
-#: Rows are sent in parts of so many bytes: large beside the cost of a request, and below what a server takes at once.
-PART_BYTES: Final = 4 << 20
 
 #: A batch that the server has, and has not published yet, is asked for again: it answers within so many seconds.
 WAIT_S: Final = 10.0
@@ -101,12 +100,6 @@ class Connection:
         headers = {"Content-Type": wire.MSGPACK, "Accept": wire.MSGPACK}
         told = self._patiently(lambda: self._said(method, path, data, headers), patience_s)
         return msgspec.msgpack.decode(told, type=answer) if told else answer()
-
-    def send(self, path: str, rows: bytes, answer: type[_Answer]) -> _Answer:
-        """What the server answers to rows."""
-        headers = {"Content-Type": wire.ARROW, "Accept": wire.MSGPACK}
-        told = self._patiently(lambda: self._said("PUT", path, rows, headers), PATIENCE_S)
-        return msgspec.msgpack.decode(told, type=answer)
 
     def fetch(self, path: str, body: Any) -> tuple[list[Any], list[str]]:
         """The rows that the server answers with, all of them, and what it says of them."""
@@ -353,16 +346,13 @@ class RemoteOutlet:
     def stage(self, topic: str | None, batches: Iterator[pa.RecordBatch], where: str) -> list[Staged]:
         """Have the rows of a task at the server, on its disk."""
         staged: list[Staged] = []
-        given = {"where": where} | ({} if topic is None else {"topic": topic})
-        seen = 0
+        staging = Staging(topic, where)
         try:
-            for rows, count in exchange.parcels(batches, PART_BYTES):
-                path = f"/spool/staged/{secrets.token_hex(16)}?{urlencode({**given, 'row': seen})}"
-                found = self._server.send(path, rows, wire.Staged)
-                if found.name is not None:
-                    shares = [Share(one.topic, one.rows, one.bytes) for one in found.shares]
-                    staged.append(Staged(found.name, 0, 0, shares))
-                seen += count
+            for part in staging.parts(batches):
+                path = f"/spool/staged/{secrets.token_hex(16)}"
+                found = self._server.ask("PUT", path, sent(part, staging.shares), wire.Staged)
+                shares = [Share(one.topic, one.rows, one.bytes) for one in found.shares]
+                staged.append(Staged(found.name, 0, 0, shares))
         except BaseException:
             self.abort(self.producer_of_one(), 0, staged)
             raise

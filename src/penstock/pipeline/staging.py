@@ -1,4 +1,4 @@
-"""From Arrow record batches to staged files: what a task of the sink does, with no loop over rows.
+"""From Arrow record batches to parts of staged files: what a task of the sink does, with no loop over rows.
 
 Every message is checked here as `Message` is when it is published, so that a wrong one fails its task, with its column and row named, and never the commit of the others. What only the owner can know (whether
 a queue takes so large a message, or so many) is looked at by him: see `broker.intake`.
@@ -6,7 +6,7 @@ a queue takes so large a message, or so many) is looked at by him: see `broker.i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import Any, Final
 
@@ -21,11 +21,9 @@ from penstock.journal.arrow import TYPES, values_of
 from penstock.journal.columns import Type
 from penstock.journal.kinds import MESSAGES
 from penstock.journal.rows import Rows
-from penstock.journal.spool import Share, Spool, Staged
+from penstock.journal.spool import Share
 from penstock.names import check_name
-
-#: More than a message takes in a staged file beside its payload and texts.
-ROW_BYTES: Final = 64
+from penstock.pipeline.parts import HEADER_BYTES, MOMENT_US_MAX, ROW_BYTES, note
 
 #: What is staged, and its type there; the topic is the index of a share.
 STAGED: Final[dict[str, Any]] = {
@@ -39,29 +37,32 @@ STAGED: Final[dict[str, Any]] = {
     "payload": pa.binary(),
 }
 
-#: The latest moment that a datetime can say: 9999-12-31.
-MOMENT_US_MAX: Final = 253_402_300_799_999_999
-
 
 class Staging:
-    """The staged file of one task. `topic` is that of rows that have none."""
+    """The rows of one task. `topic` is that of rows that have none; `where` is what errors call the rows.
 
-    def __init__(
-        self, spool: Spool, topic: str | None, where: str, name: str | None = None, row: int = 0
-    ) -> None:
-        self._stager = spool.stage(name)
+    `shares` is what each topic has in the parts so far; the log of a section is an index of it.
+    """
+
+    def __init__(self, topic: str | None, where: str) -> None:
+        self.shares: list[Share] = []
         self._topic = topic
         self._where = where
-        self._seen = row  # those of earlier batches, from which rows are counted in errors
-        self._shares: list[Share] = []
+        self._seen = 0  # rows of earlier batches, from which rows are counted in errors
         self._indexes: dict[str, int] = {}
         self._waiting: list[pa.RecordBatch] = []
         self._rows = self._bytes = 0  # of what is waiting
 
-    def add(self, batch: pa.RecordBatch) -> None:
-        """Stage messages; the columns are those that `sink` allows."""
-        if not batch.num_rows:
-            return
+    def parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Rows]]:
+        """Yield the messages of record batches, whose columns are those that `sink` allows, in parts of bounded length."""
+        for batch in batches:
+            if batch.num_rows:
+                yield from self._full(batch)
+        if self._waiting:
+            yield self._part()
+
+    def _full(self, batch: pa.RecordBatch) -> Iterator[list[Rows]]:
+        """Yield the parts that a batch fills; the rest of it waits."""
         checked, sizes = self._checked(batch)
         ends = np.cumsum(sizes)
         start = 0
@@ -76,49 +77,26 @@ class Staging:
                 self._rows += stop - start
                 self._bytes += int(sizes[start:stop].sum())
             if stop < batch.num_rows:
-                self._write()
+                yield self._part()
             start = stop
         self._seen += batch.num_rows
 
-    def finish(self) -> Staged | None:
-        """The file, on the disk; None if there were no messages."""
-        self._write()
-        return self._stager.finish(self._shares)
-
-    def discard(self) -> None:
-        self._stager.discard()
-
-    # --- writing ---
-
-    def _write(self) -> None:
-        """Make a part of what is waiting."""
-        if not self._waiting:
-            return
+    def _part(self) -> list[Rows]:
+        """Return what is waiting, a section for each topic."""
         table = pa.Table.from_batches(self._waiting)
         self._waiting, self._rows, self._bytes = [], 0, 0
-        self._stager.add([self._section(index, part) for index, part in _by_topic(table)])
+        return [self._section(index, part) for index, part in _by_topic(table)]
 
     def _section(self, index: int, part: pa.RecordBatch) -> Rows:
         count = part.num_rows
-        self._note(self._shares[index], part)
         columns: dict[str, Any] = {"offset": range(count), "id": range(count), "timestamp": 0}
         for name in ("priority", "deliver_at", "expires_at", "key", "dedup_id", "headers", "payload"):
             found = values_of(part.column(name), MESSAGES.fields[name].type)
             if found is not None:
                 columns[name] = found
-        return Rows(MESSAGES, index, count, columns)
-
-    def _note(self, share: Share, part: pa.RecordBatch) -> None:
-        lengths = _lengths(part.column("payload"))
-        share.rows += part.num_rows
-        share.bytes += int(lengths.sum())
-        share.largest = max(share.largest, int(lengths.max()))
-        share.nameless = share.nameless or part.column("dedup_id").null_count > 0
-        due, ttl = part.column("deliver_at"), part.column("expires_at")
-        if due.null_count < len(due):
-            latest = pc.max(due.filter(pc.is_null(ttl))).as_py()
-            if latest is not None:
-                share.latest = max(latest, share.latest or 0)
+        rows = Rows(MESSAGES, index, count, columns)
+        note(self.shares[index], rows)
+        return rows
 
     # --- checking ---
 
@@ -190,12 +168,12 @@ class Staging:
         found = self._indexes.get(topic)
         if found is None:
             check_name(topic, kind="topic", reserved_ok=True)
-            if len(self._shares) >= limits.SPOOL_TOPICS_MAX:
+            if len(self.shares) >= limits.SPOOL_TOPICS_MAX:
                 raise BatchTooLarge(
                     f"column 'topic' has more than {limits.SPOOL_TOPICS_MAX} different values: is it the right one?"
                 )
-            found = self._indexes[topic] = len(self._shares)
-            self._shares.append(Share(topic))
+            found = self._indexes[topic] = len(self.shares)
+            self.shares.append(Share(topic))
         return found
 
     def _priority(self, priority: Any, rows: int) -> Any:
@@ -256,7 +234,7 @@ class Staging:
             sizes <= longest,
             f"headers have at most {longest} bytes; put the rest into the payload",
         )
-        return headers, sizes + 16 * counts
+        return headers, sizes + HEADER_BYTES * counts
 
     def _deliver_at(self, moments: Any) -> Any:
         moments = moments.cast(pa.timestamp("us", "UTC")).cast(pa.int64())

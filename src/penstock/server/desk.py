@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-The same planner that a source has over a directory works here, and the same staging that its sink has (see `pipeline.planning`, `pipeline.staging`); `pipeline.exchange` says what travels. Everything here blocks, and is called in
+The same planner that a source has over a directory works here (see `pipeline.planning`); rows for the sink come as parts of staged files (`pipeline.parts`), and `pipeline.exchange` says what else travels. Everything here blocks, and is called in
 worker threads. It needs pyarrow and numpy, and neither Spark nor Java.
 
 Whoever asks has a permission for one namespace, and is believed nothing else:
@@ -20,7 +20,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
-import io
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -47,10 +46,10 @@ from penstock.pipeline.assembly import Wanted
 from penstock.pipeline.catalog import Catalog
 from penstock.pipeline.options import Options
 from penstock.pipeline.outlet import drop_unless_handed_in
+from penstock.pipeline.parts import received
 from penstock.pipeline.plan import Bounds, Piece, pieces
 from penstock.pipeline.planning import Planner, planner
 from penstock.pipeline.remote import WRITE
-from penstock.pipeline.staging import Staging
 
 #: What whoever sends rows calls them, and what a producer may be called behind its kind and namespace.
 _UPLOAD: Final = re.compile(r"[0-9a-f]{32}", re.ASCII)
@@ -62,9 +61,6 @@ CALLED: Final = "the server's directory"
 
 #: Options that the server has its own of.
 _OURS: Final = frozenset({"path", "url", "token", "namespace", "topic", "topicpattern"})
-
-#: How much of a text of others is repeated to them.
-_WHERE_CHARS_MAX: Final = 200
 
 
 class Gone(CorruptJournal):
@@ -198,27 +194,22 @@ class Desk:
                         found += self._spool.files.identity(self._spool.path / name)[2]
         return found
 
-    def stage(
-        self, namespace: str, name: str, topic: str | None, where: str, row: int, data: bytes
-    ) -> wire.Staged:
+    def stage(self, namespace: str, name: str, data: bytes) -> wire.Staged:
         """Check rows, and have them on the disk in the form in which they are published."""
-        if topic is not None:
-            check_name(topic, kind="topic", reserved_ok=True)
+        part, shares = received(data)
         with _disk():
             self._spool.make()
-            staging = Staging(self._spool, topic, where[:_WHERE_CHARS_MAX], own_name(namespace, name), row)
+            stager = self._spool.stage(own_name(namespace, name))
             try:
-                for batch in exchange.rows_of(io.BytesIO(data)):
-                    staging.add(batch)
-                staged = staging.finish()
+                stager.add(part)
+                staged = stager.finish(shares)
             except BaseException:
-                staging.discard()
+                stager.discard()
                 raise
-            if staged is None:
-                return wire.Staged(name=None)
+            assert staged is not None  # a part has rows
             self._spool.note(staged)
-        shares = [wire.StagedShare(topic=one.topic, rows=one.rows, bytes=one.bytes) for one in staged.shares]
-        return wire.Staged(name=staged.name, shares=shares)
+        told = [wire.StagedShare(topic=one.topic, rows=one.rows, bytes=one.bytes) for one in shares]
+        return wire.Staged(name=staged.name, shares=told)
 
     def manifest(self, namespace: str, asked: wire.SpoolBatch) -> tuple[Manifest | None, bool]:
         """What is to be handed in, and whether it is for the first time. None: it was, and is published."""

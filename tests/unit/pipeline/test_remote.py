@@ -26,7 +26,7 @@ import pytest
 from pyspark.sql import types as t
 
 import penstock
-from penstock import wire
+from penstock import limits, wire
 from penstock.clock import SystemClock
 from penstock.errors import (
     CorruptJournal,
@@ -41,8 +41,10 @@ from penstock.errors import (
 from penstock.journal.files import Files
 from penstock.journal.spool import Spool
 from penstock.pipeline import exchange, options, remote, sink
+from penstock.pipeline.parts import sent
 from penstock.pipeline.progress import Reporter
 from penstock.pipeline.source import BatchReader, PenstockDataSource, TableStream
+from penstock.pipeline.staging import Staging
 from penstock.server import desk
 from penstock.server.accounts import Accounts
 from penstock.server.bounds import Bounds
@@ -321,8 +323,14 @@ def test_the_path_of_the_server_is_told(serving: Serving) -> None:
 
 
 def staged(serving: Serving, *payloads: bytes, name: str = "0" * 32, **claims: Any) -> tuple[int, Any]:
-    ((data, _),) = exchange.parcels([batch(*payloads)], 1 << 20)
-    return ask(serving, "PUT", f"a/spool/staged/{name}?topic=out", data, **claims)
+    return ask(serving, "PUT", f"a/spool/staged/{name}", part_of(*payloads), **claims)
+
+
+def part_of(*payloads: bytes) -> list[wire.SentRows]:
+    """Return rows as a task sends them."""
+    staging = Staging("out", "the data")
+    (part,) = staging.parts([batch(*payloads)])
+    return sent(part, staging.shares)
 
 
 def test_what_another_has_staged_is_handed_in(serving: Serving) -> None:
@@ -353,44 +361,18 @@ def test_rows_are_staged_under_any_name(serving: Serving, name: str) -> None:
     assert not list(serving.path.rglob("*.staged"))
 
 
-def squeezed() -> bytes:
+def arrow() -> bytes:
     out = io.BytesIO()
-    choice = pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(out, batch(b"").schema, options=choice) as writer:
-        writer.write_batch(batch(bytes(1 << 16)))
+    with pa.ipc.new_stream(out, batch(b"").schema) as writer:
+        writer.write_batch(batch(b"1"))
     return out.getvalue()
 
 
-def plain(**columns: Any) -> bytes:
-    out = io.BytesIO()
-    arrays = {name: pa.array(found) if isinstance(found, list) else found for name, found in columns.items()}
-    one = pa.RecordBatch.from_arrays(list(arrays.values()), names=list(arrays))
-    with pa.ipc.new_stream(out, one.schema) as writer:
-        writer.write_batch(one)
-    return out.getvalue()
-
-
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        (b"", "cannot be read as an Arrow IPC stream"),
-        (b"rows", "cannot be read as an Arrow IPC stream"),
-        (plain(payload=[b"a"])[:-40], "cannot be read as an Arrow IPC stream"),
-        (squeezed(), "without compression"),
-        (plain(payload=pa.array([b"a"]).dictionary_encode()), "cannot be published"),
-        (plain(payload=[1]), "the column 'payload' of type int64 cannot be published"),
-        (plain(payload=[b"a"], colour=["red"]), "the column 'colour'"),
-        (plain(key=["a"]), "have a column payload"),
-        (plain(payload=[None, b"a"]), "row 100 of partition 3: a payload is not null"),
-        (plain(payload=pa.array([b"a", b"\xff"]).view(pa.string())), "cannot be read as an Arrow IPC stream"),
-        (plain(payload=[b"a"], priority=pa.array([300])), "row 100 of partition 3: a priority is 0"),
-    ],
-)  # fmt: skip
-def test_rows_of_any_kind_are_staged(serving: Serving, data: bytes, said: str) -> None:
-    status, told = ask(serving, "PUT", f"a/spool/staged/{'0' * 32}?topic=out&where=partition+3&row=100", data)
-    assert (status, told["code"]) == (400, "invalid_argument")
-    assert said in told["detail"]
-    assert os.listdir(serving.path / "spool") == []
+@pytest.mark.parametrize("data", [b"", b"rows", arrow(), [], [("out", b"rows")], [("no name", b"")]])
+def test_rows_that_no_sink_sends_are_refused(serving: Serving, data: Any) -> None:
+    status, told = ask(serving, "PUT", f"a/spool/staged/{'0' * 32}", data)
+    assert (status, told["code"]) in ((400, "invalid_argument"), (400, "invalid_name"))
+    assert not (serving.path / "spool").exists()
 
 
 def test_more_rows_than_a_server_takes_at_once(serving: Serving) -> None:
@@ -398,7 +380,7 @@ def test_more_rows_than_a_server_takes_at_once(serving: Serving) -> None:
     running: Any = serving._server
     most = running.front.bounds.body_bytes_max
     connection = http.client.HTTPConnection(str(urlsplit(serving.url).netloc), timeout=60)
-    connection.putrequest("PUT", f"/v1/namespaces/a/spool/staged/{'0' * 32}?topic=out")
+    connection.putrequest("PUT", f"/v1/namespaces/a/spool/staged/{'0' * 32}")
     connection.putheader("Authorization", f"Bearer {token(namespaces=['a'])}")
     connection.putheader("Content-Length", str(most + 1))
     connection.endheaders()
@@ -412,7 +394,7 @@ def test_a_namespace_fills_the_disk_with_rows_that_nobody_publishes(serving: Ser
     assert staged(serving, b"x" * 10_000)[0] == 200
     # It is refused by what it claims, before anything of it has come.
     connection = http.client.HTTPConnection(str(urlsplit(serving.url).netloc), timeout=60)
-    connection.putrequest("PUT", f"/v1/namespaces/a/spool/staged/{'1' * 32}?topic=out")
+    connection.putrequest("PUT", f"/v1/namespaces/a/spool/staged/{'1' * 32}")
     connection.putheader("Authorization", f"Bearer {token(namespaces=['a'])}")
     connection.putheader("Content-Length", "10000")
     connection.endheaders()
@@ -421,8 +403,8 @@ def test_a_namespace_fills_the_disk_with_rows_that_nobody_publishes(serving: Ser
     assert (answer.status, told["code"], told["retryable"]) == (429, "quota_exceeded", True)
     connection.close()
     # Others have room of their own; and so has it again, once what it staged is gone.
-    ((data, _),) = exchange.parcels([batch(b"x" * 10_000)], 1 << 20)
-    assert ask(serving, "PUT", f"b/spool/staged/{'0' * 32}?topic=out", data, namespaces=["b"])[0] == 200
+    part = part_of(b"x" * 10_000)
+    assert ask(serving, "PUT", f"b/spool/staged/{'0' * 32}", part, namespaces=["b"])[0] == 200
     name = desk.own_name("a", "0" * 32)
     body = {"producer": "query:a/q", "batch": 1, "files": [name]}
     assert ask(serving, "POST", "a/spool/abort", body)[0] == 200
@@ -587,7 +569,7 @@ def test_a_query_that_moves_from_the_directory_to_the_server_doubles_a_batch(ser
 
 
 def test_many_rows_come_out_of_order_or_in_part(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(remote, "PART_BYTES", 1000)
+    monkeypatch.setattr(limits, "SPOOL_PART_BYTES", 4000)
     payloads = [b"%d" % n + bytes(n % 300) for n in range(500)]
     writer = sink.writer(SCHEMA, given(serving, topic="out"))
     message = writer.write(iter([batch(*payloads[:200]), batch(), batch(*payloads[200:])]))

@@ -20,7 +20,7 @@ from penstock.server.http.front import ClientGone, Front, require_present
 from penstock.server.http.logs import require_room_for_queues
 from penstock.server.http.messages import within_quota
 from penstock.server.http.problem import Refusal
-from penstock.server.http.route import NAMESPACE, Call, Query, Route, Stream
+from penstock.server.http.route import NAMESPACE, Call, Route, Stream
 from penstock.server.threads import Threads
 
 if TYPE_CHECKING:
@@ -184,16 +184,7 @@ async def stage(call: Call) -> wire.Staged:
     tables.enter()
     try:
         async with tables.room(desk, call.namespace, _claimed(call)):
-            body, query = await _body(call), call.query
-            return await tables.work(
-                desk.stage,
-                call.namespace,
-                call.path["name"],
-                query["topic"],
-                query["where"],
-                query["row"],
-                body,
-            )
+            return await tables.work(desk.stage, call.namespace, call.path["name"], await _body(call))
     finally:
         tables.leave()
 
@@ -313,15 +304,10 @@ ROUTES: Final[tuple[Route, ...]] = (
         answer_example=wire.Checked(), others=_LACKING,
     ),
     Route(
-        method="PUT", path=_SPOOL + "/staged/{name}", summary="Send the rows of a task, as an Arrow stream; nothing is published yet",
+        method="PUT", path=_SPOOL + "/staged/{name}", summary="Send a part of the rows of a task, in the journal's layout; nothing is published yet",
         permission=("publish",), handler=stage,
-        query=(
-            Query("topic", str, "where rows go that do not say it themselves"),
-            Query("where", str, "what the rows are called in errors", "the data"),
-            Query("row", int, "which row the first one is there", 0),
-        ),
         answer=wire.Staged, answer_example=wire.Staged(name=_BATCH.files[0], shares=[wire.StagedShare(topic="orders", rows=2, bytes=10)]),
-        others={**_LACKING, 413: "too many rows for one request"}, note="Their name is 32 random hexadecimal digits. Sent again, they are there once.",
+        others={**_LACKING, 413: "too many rows for one request"}, note="The body is a list of `SentRows` in msgpack, one for each topic. Their name is 32 random hexadecimal digits. Sent again, they are there once.",
     ),
     Route(
         method="POST", path=_SPOOL + "/batches", summary="Publish what was staged, once, however often this is said", permission=("publish",),
