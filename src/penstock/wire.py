@@ -494,7 +494,10 @@ class SparkFound(Reply):
 
 
 class SentRows(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """PUT …/spool/staged/{name}, where the body is a list of these, in msgpack: messages for one topic, as a section in the journal's layout (see `pipeline.parts`)."""
+    """PUT …/spool/staged/{name}, whose body is a list of these in msgpack: messages for one topic.
+
+    The section is in the journal's layout (see `pipeline.parts`).
+    """
 
     topic: str
     section: bytes

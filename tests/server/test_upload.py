@@ -1,5 +1,6 @@
-"""Rows that a client sends to the spool and no sink makes: the server refuses them with 400 and goes on, and what it takes the owner of the journal can read.
+"""Rows that a client sends to the spool and no sink makes.
 
+The server refuses them with 400 and goes on; what it takes, the owner of the journal can read.
 `make faults` tries a million mutations of bodies that are right.
 """
 
@@ -43,12 +44,13 @@ NAME: Final = "0" * 32
 STAGED: Final = f"/v1/namespaces/default/spool/staged/{NAME}"
 PATIENCE_S: Final = 60.0
 
-#: Of a round of the campaign: most at the desk, one in ten through the application, and one in a hundred more at a server in a process of its own.
+#: Of a round of the campaign: most at the desk, one in ten through the application. A hundredth more
+#: goes to a server in a process of its own.
 MUTATIONS: Final = 10_000
 
 
 def crafted() -> Iterator[bytes]:
-    """Arrow streams with two bytes changed in the first message: pyarrow 26 ends with SIGSEGV or SIGABRT at most of them."""
+    """Arrow streams with two bytes changed in the first message: most end pyarrow 26 by a signal."""
     rows = pa.RecordBatch.from_arrays([pa.array([b"x"] * 5)], names=["payload"])
     out = io.BytesIO()
     with pa.ipc.new_stream(out, rows.schema) as writer:
@@ -128,7 +130,8 @@ class Application:
 
     def __init__(self, path: Path) -> None:
         self._broker = penstock.open(path, durability="os")
-        self._app: Any = create(self._broker._port, directory=path)
+        port: Any = self._broker._port
+        self._app: Any = create(port, directory=path)
         self._spool = Spool(UnsyncedFiles(), path)
         self.statuses: Counter[int] = Counter()
 
@@ -202,7 +205,7 @@ def peak_bytes(server: Running) -> int:
 
 
 def try_over_http(path: Path, mutations: Mutations, count: int) -> None:
-    """Send crafted bodies to a server in a process of its own, which still stages what is right afterwards."""
+    """Send crafted bodies to a server in a process of its own, and what is right before and after."""
     with command("serve", str(path), "--port", "0", "--log-encoding", "console") as server:
         right = [msgspec.msgpack.encode(one) for one in bodies()]
         with closing(http.client.HTTPConnection(*server.address, timeout=PATIENCE_S)) as connection:

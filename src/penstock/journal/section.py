@@ -15,6 +15,7 @@ from penstock.journal.checksum import crc32
 from penstock.journal.columns import Column
 from penstock.journal.kinds import CHECKED, HEADER, KINDS, MESSAGES, MUST_KNOW, SHARES, Kind, Span
 from penstock.journal.plan import PlainMessage, plain_message
+from penstock.limits import FRAME_ROWS_MAX
 
 
 class Section:
@@ -32,6 +33,8 @@ class Section:
         number, bits, columns, rows, log, size, first, last, oldest, newest, crc = HEADER.unpack_from(view)
         if crc32(view[: CHECKED.size]) != crc or not HEADER.size <= size <= len(view):
             raise CorruptJournal("a section's header does not match its checksum")
+        if rows > FRAME_ROWS_MAX:  # one stored value may stand for so many
+            raise CorruptJournal(f"a section claims {rows} rows, and holds at most {FRAME_ROWS_MAX}")
         self.span = Span(number, log, rows, first, last, oldest, newest)
         self.kind_bits = bits
         self.columns_count = columns

@@ -7,9 +7,11 @@ A planner (see `planning`) works at the server, on its own directory, and is ask
 - Options travel as they were given, and are read again by the server. Which logs a pattern means is worked out by whoever gave it, from the names: an expression may take for ever.
 - A piece travels as a `Portion`: commits by sequence number, and logs with their offsets. There is no place in a file in it that could be pointed elsewhere; the server finds those again when it is read, and
   looks again whether the logs are of that namespace.
-- Rows from the server travel as Arrow's IPC stream, which ends with an empty batch that says how it ended (`END`): a stream that was cut between two batches looks whole to Arrow.
-- Rows for the sink are made into parts of staged files by their task (`staging`), and checked once more and staged by the server (`parts`). What it has staged is known to it by name; only names come back.
-  The server never reads Arrow.
+- Rows from the server travel as Arrow's IPC stream, which ends with an empty batch that says how it
+  ended (`END`): a stream that was cut between two batches looks whole to Arrow.
+- Rows for the sink are made into parts of staged files by their task (`staging`), and checked once
+  more and staged by the server (`parts`), which never reads Arrow. What it has staged is known to it
+  by name; only names come back.
 """
 
 from __future__ import annotations

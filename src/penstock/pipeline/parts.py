@@ -1,16 +1,23 @@
-"""Parts of staged files as a client sends them to a server: sections in the journal's own layout, checked before use.
+"""Parts of staged files as a task sends them to a server: the journal's own layout, checked there.
 
 Theory of operation
 -------------------
-A task of the sink turns its Arrow batches into parts in its own process (`staging`), whether it stages them in a directory or sends them to a server. A server never reads Arrow that a client
-made: pyarrow believes the types, offsets and lengths in the metadata of a stream, and a stream with two changed bytes ends the process before its content can be validated. What travels is
-a list of `wire.SentRows`: for each topic a section, laid out as `journal.section` and `journal.columns` say, with plain columns and without compression.
+A task of the sink turns its Arrow batches into parts in its own process (`staging`), whether it
+stages them in a directory or sends them to a server. A server never reads Arrow that a client
+made: pyarrow believes the types, offsets and lengths in the metadata of a stream, and a stream with
+two changed bytes ends the process before its content can be validated. What travels is a list of
+`wire.SentRows`: for each topic a section, laid out as `journal.section` and `journal.columns` say,
+with plain columns and without compression.
 
-`received` reads it with `struct`, `memoryview` and NumPy views, which check each access. Each length in it is compared with the bytes that came before anything is made of that length; the number of
-rows, topics and columns is bounded. The rows that it returns are built anew from buffers that were checked: each value is one that `Staging` could have made, so the owner of the journal can decode them, and a part takes no more
-room in a commit than a part of a local task. Offsets, ids and timestamps of the client are ignored.
+`received` reads it with `struct`, `memoryview` and NumPy views, which check each access. Each
+length in it is compared with the bytes that came before anything of that length is made; the
+number of rows, topics and columns is bounded. The rows that it returns are built anew from buffers
+that were checked: each value is one that `Staging` could have made, so the owner of the journal can
+decode them, and a part takes no more room in a commit than one of a local task. Offsets, ids and
+timestamps of the client are ignored.
 
-Staged files have had this layout from the beginning, checksummed as segments are. The owner of a directory reads those of earlier versions as before, and never reads Arrow from them.
+Staged files have had this layout from the beginning, checksummed as segments are. The owner of a
+directory reads those of earlier versions as before, and never reads Arrow from them.
 """
 
 from __future__ import annotations
@@ -31,14 +38,15 @@ from penstock.journal.section import Section
 from penstock.journal.spool import Share
 from penstock.names import check_name
 
-#: More than a message takes in a staged file beside its payload and texts, and more than a header takes beside its own.
+#: More than a message takes in a staged file beside its payload and texts, and more than a header
+#: takes beside its own.
 ROW_BYTES: Final = 64
 HEADER_BYTES: Final = 16
 
 #: The latest moment that a datetime can say: 9999-12-31.
 MOMENT_US_MAX: Final = 253_402_300_799_999_999
 
-#: The columns that are kept, with the least and the most that a number may be, or the bytes that a value may have.
+#: The columns that are kept. Of numbers the least and the most, of texts the most bytes.
 _NUMBERS: Final = {
     "priority": (limits.PRIORITY_MIN, limits.PRIORITY_MAX),
     "deliver_at": (0, MOMENT_US_MAX),
@@ -61,7 +69,10 @@ def sent(part: Sequence[Rows], shares: Sequence[Share]) -> list[wire.SentRows]:
 
 
 def received(body: bytes) -> tuple[list[Rows], list[Share]]:
-    """Return the sections of a part that a client has sent, and what it has for each topic; raise what is wrong with them."""
+    """Return the sections of a part that a client has sent, and what each topic has in it.
+
+    What no sink sends is refused.
+    """
     try:
         sent = _DECODER.decode(body)
         shares = [Share(check_name(one.topic, kind="topic", reserved_ok=True)) for one in sent]
@@ -140,7 +151,7 @@ def _checked(index: int, data: bytes) -> tuple[Rows, int]:
 
 
 def _column(name: str, column: Column) -> tuple[Buffers | int, int]:
-    """Return a column with buffers that fit its rows and one another, and the bytes that its values take beside `ROW_BYTES`."""
+    """Return a column whose buffers fit its rows and one another, and the bytes of its values."""
     _require(column.type == MESSAGES.fields[name].type, f"column {name!r} has another type")
     _require(name not in ("priority", "payload") or not column.nulls, f"column {name!r} has nulls")
     if column.constant and name in _NUMBERS:

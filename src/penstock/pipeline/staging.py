@@ -39,7 +39,7 @@ STAGED: Final[dict[str, Any]] = {
 
 
 class Staging:
-    """The rows of one task. `topic` is that of rows that have none; `where` is what errors call the rows.
+    """The rows of one task. `topic` is that of rows that have none; errors call the rows `where`.
 
     `shares` is what each topic has in the parts so far; the log of a section is an index of it.
     """
@@ -54,7 +54,10 @@ class Staging:
         self._rows = self._bytes = 0  # of what is waiting
 
     def parts(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Rows]]:
-        """Yield the messages of record batches, whose columns are those that `sink` allows, in parts of bounded length."""
+        """Yield the messages of record batches in parts of bounded length.
+
+        Their columns are those that `sink` allows.
+        """
         for batch in batches:
             if batch.num_rows:
                 yield from self._full(batch)

@@ -2,7 +2,9 @@
 
 Theory of operation
 -------------------
-The same planner that a source has over a directory works here (see `pipeline.planning`); rows for the sink come as parts of staged files (`pipeline.parts`), and `pipeline.exchange` says what else travels. Everything here blocks, and is called in
+The same planner that a source has over a directory works here (see `pipeline.planning`); rows for
+the sink come as parts of staged files (`pipeline.parts`), and `pipeline.exchange` says what else
+travels. Everything here blocks, and is called in
 worker threads. It needs pyarrow and numpy, and neither Spark nor Java.
 
 Whoever asks has a permission for one namespace, and is believed nothing else:
