@@ -6,8 +6,13 @@ import asyncio
 import signal
 import socket
 import threading
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -37,16 +42,16 @@ class Place:
         assert server.url == self.url
         return server
 
-    def kill(self) -> None:
-        self.server.send(signal.SIGKILL)
+    def kill(self, number: signal.Signals = signal.SIGKILL) -> None:
+        self.server.send(number)
         self.server.end()
 
     def start(self) -> None:
         self.server.__exit__(None, None, None)
         self.server = self._started()
 
-    def restart(self) -> None:
-        self.kill()
+    def restart(self, number: signal.Signals = signal.SIGKILL) -> None:
+        self.kill(number)
         self.start()
 
 
@@ -114,6 +119,104 @@ def test_asyncio_does_not_survive_a_restart(place: Place) -> None:
             return [first.payload, *(one.payload for one in await reader.read_many(5, 10))]
 
     assert asyncio.run(main()) == [b"a", b"b"]
+
+
+class Sharing:
+    """Consumers of one name, in threads and tasks: which of them handled the last message."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._handled: SimpleQueue[str] = SimpleQueue()
+        self._end = threading.Event()
+        self._stack = ExitStack()
+        self._broker, other = (self._stack.enter_context(library.connect(url)) for _ in range(2))
+        self._queue = self._broker.queue("orders", max_attempts=None)
+        self._consumers = [self._queue.subscribe("w"), self._queue.subscribe("w", prefetch=10)]
+        self._consumers.append(other.queue("orders").subscribe("w"))
+        self._workers = [library.Worker(self._queue, self._handle("worker"), name="w")]
+        self._workers.append(library.Worker(other.queue("orders"), self._handle("other"), name="w"))
+        self._running: list[Future[Any]] = [start(one.run) for one in self._workers]
+        self._running += [start(self._consume, n) for n in range(3)]
+        self._running.append(start(asyncio.run, self._consume_aio()))
+        self._wanted = {"worker", "other", "0", "1", "2", "aio", "aio-worker"}
+
+    def _handle(self, who: str) -> Callable[[library.Delivery], None]:
+        return lambda _: self._handled.put(who)
+
+    def _consume(self, n: int) -> None:
+        with suppress(library.BrokerClosed):
+            for delivery in self._consumers[n]:
+                with suppress(LeaseLost):  # it was in hand when the server ended
+                    delivery.ack()
+                self._handled.put(str(n))
+
+    async def _consume_aio(self) -> None:
+        async def handle(_: library.aio.Delivery) -> None:
+            self._handled.put("aio-worker")
+
+        async with library.aio.connect(self._url) as broker:
+            queue = await broker.queue("orders")
+            worker = library.aio.Worker(queue, handle, name="w")
+            running = asyncio.ensure_future(worker.run())
+            consuming = asyncio.ensure_future(self._consume_one(await queue.subscribe("w")))
+            await asyncio.to_thread(self._end.wait)
+            worker.stop()
+            await running
+            consuming.cancel()
+
+    async def _consume_one(self, consumer: library.aio.Consumer) -> None:
+        async for delivery in consumer:
+            with suppress(LeaseLost):
+                await delivery.ack()
+            self._handled.put("aio")
+
+    def all_work(self) -> None:
+        """Publish until each consumer has handled something."""
+        missing, end_s = set(self._wanted), time.monotonic() + PATIENCE_S
+        while missing:
+            assert time.monotonic() < end_s, f"{missing} got nothing"
+            self._queue.publish(b"a")
+            missing.discard(self._handled.get(timeout=PATIENCE_S))
+
+    def close(self) -> None:
+        self._end.set()
+        for worker in self._workers:
+            worker.stop()
+        for consumer in self._consumers:
+            consumer.close()
+        for one in self._running:
+            one.result(PATIENCE_S)
+        self._stack.close()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_consumers_that_share_a_name_go_on_after_restarts(place: Place, number: signal.Signals) -> None:
+    with closing(Sharing(place.url)) as sharing:
+        sharing.all_work()
+        for _ in range(2):
+            place.restart(number)
+            sharing.all_work()
+
+
+def test_a_name_of_before_the_restart_is_not_used_for_another_consumer(place: Place) -> None:
+    with library.connect(place.url) as broker, library.connect(place.url) as other:
+        queue, group = broker.queue("orders"), broker.queue("orders").group("default")
+        first, idle = queue.subscribe("w"), queue.subscribe("w")
+        second = other.queue("orders").subscribe("w")
+        assert (first.name, idle.name, second.name) == ("w", "w~2", "w~3")
+        place.restart()
+        assert second.receive() is None  # it is "w" from now on
+        assert first.receive() is None
+        assert group.consumers() == ["w", "w~2"]
+        idle.close()
+        assert group.consumers() == ["w", "w~2"]
+        second.close()
+        third = queue.subscribe("w")
+        group.remove_consumer("w~2")
+        with pytest.raises(library.BrokerClosed):
+            first.receive()
+        third.close()
+        assert group.consumers() == []
 
 
 def test_a_receipt_of_before_the_kill_settles_something(place: Place) -> None:

@@ -59,6 +59,9 @@ class Ask(NamedTuple):
     safe: bool = True
     wait_s: float = 0
     stopping_is_an_answer: bool = False  # of whoever finds out himself what it means
+    life: bytes | None = (
+        None  # of the server that knows the consumer by this name: another one knows another consumer by it
+    )
 
 
 class Server:
@@ -100,7 +103,13 @@ class Server:
             pause_s = PAUSE.delay_us(tries, random.random()) / SECOND_US
             try:
                 reply = await self._exchange.send(
-                    ask.method, ask.target, body, timeout_s=timeout_s, wait_s=ask.wait_s, halt=halt
+                    ask.method,
+                    ask.target,
+                    body,
+                    timeout_s=timeout_s,
+                    wait_s=ask.wait_s,
+                    halt=halt,
+                    life=ask.life,
                 )
             except Untrusted as error:
                 raise ServerUnavailable(f"the certificate of {self.url} is not trusted: {error}. Name the certificate of its authority (ca), or do not verify it (verify), to try") from None  # fmt: skip

@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any, Final
+from typing import Final
 
 from penstock import wire
 from penstock.broker.port import Granted, How, Receipts
@@ -53,15 +53,19 @@ PARTING_S: Final = 5.0
 BEATING_MAX: Final = 8
 
 
-class Attached:
-    """A consumer that came, and how it came."""
+#: What attaches a consumer: to a group that exists, or together with its subscription.
+Coming = wire.Attach | wire.OpenGroup
 
-    def __init__(self, name: str, silence: float | None, ours_s: float, terms: wire.OpenGroup | None) -> None:
-        self.name = name  # on the server
+
+class Attached:
+    """A consumer of the server, and the request that attaches it again after a restart."""
+
+    def __init__(self, name: str, silence: float | None, ours_s: float, request: Coming) -> None:
+        self.name = name  # on the server, which adds a number to a name that is taken
         self.silence = ours_s if silence is None else silence
         self.is_beaten = silence is None  # nobody but us says that it lives
         self.heard_s = 0.0  # when the server last said that it does, by the loop's time
-        self.terms = terms  # of the subscription that came with it
+        self.request = request  # holds the name that was asked for
         self.ahead: Ahead | None = None
         self.gone = False
         self.halts: set[Halt] = set()
@@ -115,6 +119,8 @@ class Consuming:
     ) -> Granted | None:  # fmt: skip
         """Messages, when there are some."""
         _, attached = self.attached.get((log.number, group, consumer or ""), (log, None))
+        if consumer is not None and attached is None:
+            raise BrokerClosed(f"the consumer {consumer!r} was closed or taken out: subscribe again")
         both = (self.halts, attached.halts) if attached is not None else (self.halts,)
         with standing_in(halt, *both):
             # What is settled when it is handed out is never fetched ahead: it would be gone with the buffer.
@@ -159,7 +165,8 @@ class Consuming:
             name = consumer if attached is None else attached.name
             body = wire.Lease(count=count, wait=wait_s, consumer=name, auto_ack=not keep, ahead=ahead)
             target = log.address(f"/groups/{group}/lease")
-            ask = Ask("POST", target, body, wait_s=wait_s, stopping_is_an_answer=consumer is not None)
+            life = None if attached is None else attached.life
+            ask = Ask("POST", target, body, wait_s=wait_s, stopping_is_an_answer=consumer is not None, life=life)  # fmt: skip
             try:
                 return await self._server.ask(ask, wire.Leases, halt)
             except (BrokerClosed, QueueNotFound, TopicNotFound) as error:
@@ -179,21 +186,23 @@ class Consuming:
                 if not isinstance(error, BrokerClosed):
                     return False
                 # Is it the consumer that is gone, or the server that goes? This waits for the next one, if there is one soon.
-                if await self._beat(log, group, attached.name):
+                if await self._beat(log, group, attached.name, attached.life):
                     return True
                 if attached.is_of(self._server):
                     return False
-            name = await self._come(log, group, attached)
+            name = await self.attach(log, group, attached.request)
             attached.came(self._server, name)
             return True
 
-    async def _come(self, log: RemoteHandle, group: str, attached: Attached) -> str:
-        """Once: if no answer comes, it may have come, and another one would be beside it, under another name."""
-        if attached.terms is None:
-            body: Any = wire.Attach(consumer=attached.name, silence=attached.silence)
-            ask = Ask("POST", log.address(f"/groups/{group}/consumers"), body, safe=False)
+    async def attach(self, log: RemoteHandle, group: str, request: Coming) -> str:
+        """Attach a consumer; return its name on the server.
+
+        If no answer comes, it may be attached, and another one would stand beside it under another name. So it is sent again only to a server that has restarted since.
+        """
+        if isinstance(request, wire.Attach):
+            ask = Ask("POST", log.address(f"/groups/{group}/consumers"), request, safe=False)
         else:
-            ask = Ask("PUT", log.address(f"/groups/{group}"), attached.terms, safe=False)
+            ask = Ask("PUT", log.address(f"/groups/{group}"), request, safe=False)
         while True:
             life = self._server.life
             try:
@@ -201,21 +210,24 @@ class Consuming:
             except ServerUnavailable as error:
                 if not error.indeterminate:
                     raise
-                await self._beat(log, group, attached.name)  # whoever answers says in which life
+                await self._beat(
+                    log, group, str(request.consumer)
+                )  # the answer says in which life the server is
                 if life is None or self._server.life == life:
                     raise
-                continue  # it came to a server that is no more
-            return (found and found.consumer) or attached.name
+                continue
+            return str((found and found.consumer) or request.consumer)
 
-    async def _beat(self, log: RemoteHandle, group: str, name: str) -> bool:
-        found = await self._server.ask(
-            Ask("POST", log.address(f"/groups/{group}/consumers/{name}/heartbeat")), wire.Alive
-        )
+    async def _beat(self, log: RemoteHandle, group: str, name: str, life: bytes | None = None) -> bool:
+        target = log.address(f"/groups/{group}/consumers/{name}/heartbeat")
+        found = await self._server.ask(Ask("POST", target, life=life), wire.Alive)
         return found is not None and found.alive
 
     async def heartbeat(self, log: RemoteHandle, group: str, consumer: str) -> bool:
         _, attached = self.attached.get((log.number, group, consumer), (log, None))
-        return await self._beat(log, group, consumer if attached is None else attached.name)
+        if attached is None:
+            return False
+        return await self._beat(log, group, attached.name, attached.life)
 
     async def _beat_for_all(self) -> None:
         """As long as there are consumers who do not say themselves that they live. Two beats may be lost before one is thought dead."""
@@ -236,7 +248,10 @@ class Consuming:
         target = log.address(f"/groups/{group}/consumers/{attached.name}/heartbeat")
         with suppress(PenstockError):  # the next one may be heard
             found = await self._server.ask(
-                Ask("POST", target), wire.Alive, patience_s=0, timeout_s=self.silence_s / 3
+                Ask("POST", target, life=attached.life),
+                wire.Alive,
+                patience_s=0,
+                timeout_s=self.silence_s / 3,
             )
             if found is not None and found.alive:
                 attached.heard_s = asked_s
@@ -246,11 +261,12 @@ class Consuming:
     # --- coming and going ---
 
     def came(
-        self, log: RemoteHandle, group: str, name: str, silence: float | None, prefetch: int, terms: wire.OpenGroup | None
+        self, log: RemoteHandle, group: str, name: str, silence: float | None, prefetch: int, request: Coming
     ) -> str:  # fmt: skip
-        """A consumer has come."""
-        attached = Attached(name, silence, self.silence_s, terms)
+        """Register a consumer that the server has attached; return its name here."""
+        attached = Attached(name, silence, self.silence_s, request)
         attached.came(self._server, name)
+        name = self._free_name(log, group, name)
         if prefetch > 1:
 
             async def fetch(
@@ -264,24 +280,35 @@ class Consuming:
             self._beating = asyncio.get_running_loop().create_task(self._beat_for_all())
         return name
 
+    def _free_name(self, log: RemoteHandle, group: str, name: str) -> str:
+        """Return a name that no consumer has here: one that came again has another name on the server by now."""
+        names = (name, *(f"{name}~{number}" for number in range(2, len(self.attached) + 3)))
+        return next(one for one in names if (log.number, group, one) not in self.attached)
+
+    def _own_name(self, log: RemoteHandle, group: str, name: str) -> str:
+        """Return the name here of the consumer that has this one on the server, or "" if it is not ours."""
+        ours = (key for key, (_, one) in self.attached.items() if one.name == name)
+        return next((own for number, where, own in ours if (number, where) == (log.number, group)), "")
+
     async def release(
         self, log: RemoteHandle, group: str, consumer: str, *, retire: bool = False, timeout_s: float | None = None
     ) -> None:  # fmt: skip
         """A consumer goes: what it has goes back, what was only fetched ahead as if it had never been."""
-        _, attached = self.attached.pop((log.number, group, consumer), (log, None))
-        name = consumer
+        key = (log.number, group, self._own_name(log, group, consumer) if retire else consumer)
+        _, attached = self.attached.pop(key, (log, None))
+        name, life = consumer, None
         if attached is not None:
-            name, attached.gone = attached.name, True
+            name, life, attached.gone = attached.name, attached.life, True
             for halt in list(attached.halts):
                 halt.say()
             if attached.ahead is not None:
                 await attached.ahead.close()
         target = log.address(f"/groups/{group}/consumers/{name}", retire="true" if retire else None)
         with suppress(QueueNotFound, TopicNotFound):  # then nobody has anything there
-            await self._server.reply(Ask("DELETE", target), timeout_s=timeout_s)
-        for key, (whose, _) in list(self._hand.items()):
-            if key[:2] == (log.number, group) and whose == consumer:
-                del self._hand[key]
+            await self._server.reply(Ask("DELETE", target, life=life), timeout_s=timeout_s)
+        for lease, (whose, _) in list(self._hand.items()):
+            if (*lease[:2], whose) == key:
+                del self._hand[lease]
         self._look_at_hands()
 
     def sent_elsewhere(self, log: RemoteHandle, group: str) -> None:

@@ -107,10 +107,11 @@ class Exchange:
         )
 
     async def send(
-        self, method: str, target: str, body: bytes | None, *, timeout_s: float, wait_s: float = 0, halt: Halt | None = None
+        self, method: str, target: str, body: bytes | None, *, timeout_s: float, wait_s: float = 0, halt: Halt | None = None,
+        life: bytes | None = None,
     ) -> Reply:  # fmt: skip
         """The answer, whatever it says. `wait_s` is how long the server may wait before it answers."""
-        headers = self._headers
+        headers = self._headers if life is None else [*self._headers, (b"Penstock-Life", life)]
         if body is not None:
             length = str(len(body)).encode()
             headers = [*headers, (b"Content-Type", MSGPACK.encode()), (b"Content-Length", length)]

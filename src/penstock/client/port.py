@@ -285,10 +285,10 @@ class RemotePort:
     async def _opened(
         self, log: RemoteHandle, group: str, terms: wire.OpenGroup, silence: float | None, prefetch: int
     ) -> str | None:
-        ask = Ask("PUT", log.address(f"/groups/{group}"), terms, safe=terms.consumer is None)
-        name = (await self._answer(ask, wire.Consumer)).consumer
-        if name is None:
+        if terms.consumer is None:
+            await self._done(Ask("PUT", log.address(f"/groups/{group}"), terms))
             return None
+        name = await self._consuming.attach(log, group, terms)
         return self._consuming.came(log, group, name, silence, prefetch, terms)
 
     def close_group(self, log: Handle, group: str) -> Ticket[None]:
@@ -318,10 +318,8 @@ class RemotePort:
     async def _attached(
         self, log: RemoteHandle, group: str, body: wire.Attach, silence: float | None, prefetch: int
     ) -> str:
-        found = await self._answer(
-            Ask("POST", log.address(f"/groups/{group}/consumers"), body, safe=False), wire.Consumer
-        )
-        return self._consuming.came(log, group, found.consumer or body.consumer, silence, prefetch, None)
+        name = await self._consuming.attach(log, group, body)
+        return self._consuming.came(log, group, name, silence, prefetch, body)
 
     def heartbeat(self, log: Handle, group: str, consumer: str) -> Ticket[bool]:
         return self._call(self._consuming.heartbeat(_own(log), group, consumer), settling=True)

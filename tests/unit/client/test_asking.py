@@ -236,3 +236,10 @@ def test_a_consumer_that_came_to_a_server_that_is_no_more_does_not_come_again() 
         found = broker.queue("orders").subscribe("w").receive(timeout=10)
         assert found is not None
         assert len([one for one in server.heard if "/consumers?" in one]) == 3
+
+
+def test_a_first_attach_goes_on_when_the_server_restarts_before_it_answers() -> None:
+    first = packed(wire.LogInfo(namespace="default", name="orders", kind="queue", number=7, policy=wire.policy_out(Policy())), penstock_life="one")  # fmt: skip
+    with Script(first, CUT, alive("two"), came("w", "two"), DONE) as server, penstock.connect(server.url) as broker:  # fmt: skip
+        assert broker.queue("orders").subscribe("w").name == "w"
+        assert len([one for one in server.heard if "/consumers?" in one]) == 2

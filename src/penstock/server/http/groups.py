@@ -12,7 +12,7 @@ from penstock.broker.deliveries import deliveries
 from penstock.broker.port import Granted, Handle, Operation, Receipts
 from penstock.broker.shelf import Run
 from penstock.clock import to_datetime
-from penstock.errors import InvalidArgument
+from penstock.errors import BrokerClosed, InvalidArgument
 from penstock.limits import DELIVERIES_MAX
 from penstock.server.http.messages import octets_of, place_of, rows_within
 from penstock.server.http.problem import Refusal
@@ -28,6 +28,8 @@ CONSUMER: Final = GROUP + "/consumers/{consumer}"
 async def lease(call: Call) -> Any:
     body: wire.Lease = call.body
     log, group = await call.log(), call.path["group"]
+    if body.consumer is not None and _is_of_another_life(call):
+        raise BrokerClosed(f"the consumer {body.consumer!r} was attached before the server restarted: attach it again")  # fmt: skip
     granted, octets = await leased(
         call, log, group, body.count, body.wait, body.consumer, keep=not body.auto_ack, ahead=body.ahead
     )
@@ -245,12 +247,22 @@ async def attach(call: Call) -> wire.Consumer:
     return wire.Consumer(consumer=given)
 
 
+def _is_of_another_life(call: Call) -> bool:
+    """Whether the caller's consumer was attached before a restart: its name may be another consumer's now."""
+    given = call.headers.get(b"penstock-life")
+    return given is not None and given != call.front.life[1]
+
+
 async def heartbeat(call: Call) -> wire.Alive:
+    if _is_of_another_life(call):
+        return wire.Alive(alive=False)
     found = call.port.heartbeat(await call.log(), call.path["group"], call.path["consumer"])
     return wire.Alive(alive=await found.get())
 
 
 async def release(call: Call) -> None:
+    if _is_of_another_life(call):
+        return
     await call.port.release(
         await call.log(), call.path["group"], call.path["consumer"], retire=call.query["retire"]
     ).get()
