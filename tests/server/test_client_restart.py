@@ -267,13 +267,13 @@ def test_a_server_that_stays_away_is_waited_for_ever_or_blamed_on_nobody(place: 
                 call()
             assert not caught.value.indeterminate
     with pytest.raises(ServerUnavailable, match="penstock serve"):
-        library.connect(place.url)
+        library.connect(place.url, wait=0)
     with pytest.raises(ServerUnavailable, match="penstock serve"):
         asyncio.run(_connected(place.url))
 
 
 async def _connected(url: str) -> None:
-    await library.aio.connect(url)
+    await library.aio.connect(url, wait=0)
 
 
 def test_a_worker_ends_with_its_server(place: Place) -> None:

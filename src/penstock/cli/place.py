@@ -200,14 +200,14 @@ def _parameter(name: str, kind: Any, default: Any) -> inspect.Parameter:
 
 @contextmanager
 def opened(
-    place: Place, *, create: bool = False, patience_s: float | None = None, **settings: Any
+    place: Place, *, create: bool = False, patience_s: float | None = None, wait_s: float = 0, **settings: Any
 ) -> Iterator[tuple[Broker, Port]]:
     """A place's broker, and its port. A directory must exist, unless it may be created; `settings` are those of its journal.
 
-    `patience_s` is how long a call tries to reach a server.
+    `patience_s` is how long a call tries to reach a server, `wait_s` how long connecting waits for one that is not there yet.
     """
     if place.path is None:
-        with connect(str(place.url), **connection(place, patience_s)) as broker:
+        with connect(str(place.url), **connection(place, patience_s, wait_s)) as broker:
             yield broker, broker._port
         return
     if not create:
@@ -246,9 +246,9 @@ def reading_from_outside(path: Path, holder: str | None, port: StateReader) -> s
     return f"{holder} has {path} open: this is what its journal says, read-only, synced {synced}"
 
 
-def connection(place: Place, patience_s: float | None = None) -> dict[str, Any]:
+def connection(place: Place, patience_s: float | None = None, wait_s: float = 0) -> dict[str, Any]:
     """How to connect to a server."""
-    said = {"token": place.token, "namespace": place.namespace, "ca": place.ca, "verify": place.verify}
+    said = {"token": place.token, "namespace": place.namespace, "ca": place.ca, "verify": place.verify, "wait": wait_s}  # fmt: skip
     return said if patience_s is None else {**said, "timeout": patience_s}
 
 

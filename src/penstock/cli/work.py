@@ -30,6 +30,7 @@ from penstock.cli.place import (
     telling_of_servers,
     warn_of_damage,
 )
+from penstock.client.connecting import WAIT_S
 from penstock.errors import InvalidArgument
 from penstock.limits import CONCURRENCY_MAX, PREFETCH_MAX
 from penstock.names import is_dead_letter_name
@@ -87,7 +88,7 @@ def work(
 
 
 def _run(place: Place, queue: str, handler: Handler, settings: dict[str, Any]) -> tuple[bool, Worker]:
-    with opened(place) as (broker, _):
+    with opened(place, wait_s=WAIT_S) as (broker, _):
         found = broker.get_queue(queue) if is_dead_letter_name(queue) else broker.queue(queue)
         worker = Worker(found, handler, **settings)
         _greet(queue)
@@ -115,7 +116,7 @@ def _run_aio(place: Place, queue: str, handler: Handler, settings: dict[str, Any
 @asynccontextmanager
 async def _opened_aio(place: Place) -> AsyncIterator[aio.Broker]:
     if place.path is None:
-        async with aio.connect(str(place.url), **connection(place)) as broker:
+        async with aio.connect(str(place.url), **connection(place, wait_s=WAIT_S)) as broker:
             yield broker
         return
     with telling_of_servers():

@@ -10,11 +10,14 @@ Three things can happen to a request that is not answered, and they differ in wh
   `QueueFull`, `DiskFull` and `QuotaExceeded` are answers, and not waited for: who publishes wants to know.
 
 Between two tries there is a pause that doubles and is partly chance, so that a thousand clients do not come back in the same moment. All tries of a call together take `timeout_s` at the most, beside the time that it waits for messages.
+
+An outage and its end are logged once for all calls of a client, if one of them goes on trying through it.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import random
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -30,8 +33,14 @@ from penstock.wire import Problem
 
 T = TypeVar("T")
 
-#: Between two tries.
-PAUSE: Final = Backoff(initial=0.02, factor=2, maximum=2, jitter=0.5)
+#: Between two tries: short while the server may be restarting, longer after `RESTART_S`.
+PAUSE: Final = Backoff(initial=0.02, factor=2, maximum=0.4, jitter=0.5)
+LATER_PAUSE: Final = Backoff(initial=0.02, factor=2, maximum=2, jitter=0.5)
+RESTART_S: Final = 10.0
+
+#: An outage is logged after so long, by a call that goes on trying for more than that: a single connection may be cut at any time.
+OUTAGE_S: Final = 0.1
+LOGGED_PATIENCE_S: Final = 1.0
 
 #: What of a stranger's answer is shown.
 SHOWN_CHARS_MAX: Final = 200
@@ -44,7 +53,13 @@ NOT_WAITED_FOR: Final = frozenset({"queue_full", "disk_full", "quota_exceeded"})
 
 #: What a server says that is stopping, or is not there yet, or has no room for another connection: nothing was done, and it may be over soon.
 STOPPING: Final = frozenset({"broker_closed"})
-STARTING: Final = frozenset({"starting", "not_ready", "too_many_connections", "too_many_transfers"})
+STARTING: Final = frozenset({"starting", "not_ready"})
+CROWDED: Final = frozenset({"too_many_connections", "too_many_transfers"})
+
+#: What is no answer of a server that serves.
+AWAY: Final = STARTING | STOPPING | {ServerUnavailable.code}
+
+_LOG: Final = logging.getLogger("penstock.client")
 
 _encode = msgspec.msgpack.Encoder().encode
 _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
@@ -64,6 +79,32 @@ class Ask(NamedTuple):
     )
 
 
+class Outage:
+    """A time without an answer, logged once for all calls that wait for its end."""
+
+    def __init__(self, url: str) -> None:
+        self._url = url
+        self._since_s: float | None = None
+        self._is_logged = False
+        self._has_answered = False  # before: an outage that a first connection waits for has no end to log
+
+    def go_on(self, now_s: float, why: str, end_s: float) -> None:
+        """A try failed at `now_s`; its call tries again until `end_s`."""
+        if self._since_s is None:
+            self._since_s = now_s
+        left_s = end_s - now_s
+        if not self._is_logged and now_s - self._since_s >= OUTAGE_S and left_s > LOGGED_PATIENCE_S:
+            self._is_logged = True
+            _LOG.warning("no answer from %s (%s); trying again for up to %.0f s", self._url, why, left_s)
+
+    def end(self, now_s: float) -> None:
+        """The server has answered."""
+        if self._is_logged and self._has_answered and self._since_s is not None:
+            # At the level of its beginning, so that a log has both or none.
+            _LOG.warning("%s answers again after %.1f s", self._url, now_s - self._since_s)
+        self._since_s, self._is_logged, self._has_answered = None, False, True
+
+
 class Server:
     """One server, and what is known of it."""
 
@@ -73,9 +114,9 @@ class Server:
         self.url = exchange.url
         self.closed = Halt()
         self.life: bytes | None = None  # which of its lives the server is in, as far as we have heard
-        self.failures = (
-            0  # requests that had no answer: of a server that does not tell its lives, a sign of a new one
-        )
+        #: Requests that had no answer: of a server that does not tell its lives, a sign of a new one.
+        self.failures = 0
+        self._outage = Outage(exchange.url)
 
     async def ask(
         self, ask: Ask, kind: type[T], halt: Halt | None = None, *, timeout_s: float | None = None, patience_s: float | None = None
@@ -94,13 +135,15 @@ class Server:
         body = None if ask.body is None else _encode(ask.body)
         tries, unanswered = 0, False
         end_s = None if ask.wait_s else loop.time() + patience_s  # of who waits, from the first failure on
+        failed_s: float | None = None
         while True:
             if self.closed.said:
                 raise closed()
             if halt is not None and halt.said:
                 return None
             tries += 1
-            pause_s = PAUSE.delay_us(tries, random.random()) / SECOND_US
+            pause_s = pause_after(tries, 0 if failed_s is None else loop.time() - failed_s, random.random())
+            is_away = True
             try:
                 reply = await self._exchange.send(
                     ask.method,
@@ -123,17 +166,23 @@ class Server:
                 self.failures += 1
             else:
                 self.life = reply.life or self.life
-                if reply.status < 400:
+                failure = None if reply.status < 400 else error_of(reply, self.url)
+                is_away = failure is not None and failure.code in AWAY
+                if not is_away:
+                    self._outage.end(loop.time())
+                if failure is None:
                     return reply
-                failure = error_of(reply, self.url)
                 again_s = _again_s(ask, reply, failure, pause_s)
                 if again_s is None:
                     raise _after(failure, unanswered)
                 why, pause_s = str(failure), again_s
                 unanswered = unanswered or getattr(failure, "indeterminate", False)
-            end_s = end_s or loop.time() + patience_s
+            failed_s = failed_s or loop.time()
+            end_s = end_s or failed_s + patience_s
             if (unanswered and not ask.safe) or loop.time() + pause_s > end_s:
                 raise self.away(why, tries, patience_s, unanswered, advice(ask.body))
+            if is_away:
+                self._outage.go_on(loop.time(), why, end_s)
             await self._pause(pause_s, halt)
 
     async def _pause(self, pause_s: float, halt: Halt | None) -> None:
@@ -185,6 +234,12 @@ def advice(body: Any) -> str:
     if isinstance(body, wire.Lease):
         return "what was handed out comes again when its lease ends"
     return "look before you do it again"
+
+
+def pause_after(tries: int, failing_s: float, chance: float) -> float:
+    """Return the seconds to wait after so many tries that failed, the first of them `failing_s` ago."""
+    pause = PAUSE if failing_s < RESTART_S else LATER_PAUSE
+    return pause.delay_us(tries, chance) / SECOND_US
 
 
 def closed() -> BrokerClosed:
@@ -240,6 +295,8 @@ def _again_s(ask: Ask, reply: Reply, failure: PenstockError, pause_s: float) -> 
     if failure.code in STOPPING:
         return None if ask.stopping_is_an_answer else pause_s
     if failure.code in STARTING:
+        return pause_s  # it cannot know how long its start takes
+    if failure.code in CROWDED:
         return max(pause_s, reply.retry_after_s or 0.0)
     if failure.code in NOT_WAITED_FOR or reply.status != 503 or not ask.safe:
         return None

@@ -25,8 +25,11 @@ if TYPE_CHECKING:
     from penstock.client.port import RemotePort
     from penstock.client.running import Runner
 
-#: How long a call goes on trying while the server is away: longer than a restart takes.
-TIMEOUT_S: Final = 30.0
+#: How long a call goes on trying while the server is away: longer than half a minute without it, and its start.
+TIMEOUT_S: Final = 60.0
+
+#: How long connecting waits for a server that is not there yet, or is starting: programs start together with it.
+WAIT_S: Final = 10.0
 
 
 def connect(
@@ -34,6 +37,7 @@ def connect(
     token: str | None = None,
     namespace: str = DEFAULT_NAMESPACE,
     *,
+    wait: Duration = WAIT_S,
     timeout: Duration = TIMEOUT_S,
     ca: str | Path | None = None,
     verify: bool = True,
@@ -41,10 +45,10 @@ def connect(
 ) -> sync.Broker:
     """Connect to a server (`penstock serve`): the same broker as `penstock.open` gives, over the network.
 
-    `url` is such as "http://127.0.0.1:8080" or "https://queues.example.org"; `token` is what `penstock token` prints. `timeout` is how long a call tries to reach the server before it raises `ServerUnavailable`.
-    `ca` is a file with the certificate of an authority to be trusted, `verify=False` trusts anybody. If there is no server, or it does not take the token, that is said now.
+    `url` is such as "http://127.0.0.1:8080" or "https://queues.example.org"; `token` is what `penstock token` prints. `wait` is how long to wait now for a server that is not there or is starting, and `timeout` how long a later call tries to reach it, before
+    `ServerUnavailable` is raised. A token that the server does not take is refused at once. `ca` is a file with the certificate of an authority to be trusted, `verify=False` trusts anybody.
     """
-    return Plan(url, token, namespace, timeout, ca, verify, clock).connect()
+    return Plan(url, token, namespace, wait, timeout, ca, verify, clock).connect()
 
 
 def aio_connect(
@@ -52,25 +56,27 @@ def aio_connect(
     token: str | None = None,
     namespace: str = DEFAULT_NAMESPACE,
     *,
+    wait: Duration = WAIT_S,
     timeout: Duration = TIMEOUT_S,
     ca: str | Path | None = None,
     verify: bool = True,
     clock: Clock | None = None,
 ) -> Connecting:
     """The same for asyncio: `broker = await penstock.aio.connect(…)`, or `async with penstock.aio.connect(…) as broker`. It belongs to the event loop on which it was connected."""
-    return Connecting(Plan(url, token, namespace, timeout, ca, verify, clock))
+    return Connecting(Plan(url, token, namespace, wait, timeout, ca, verify, clock))
 
 
 class Plan:
     """Where to connect, checked."""
 
     def __init__(
-        self, url: str, token: str | None, namespace: str, timeout: Duration, ca: str | Path | None, verify: bool,
-        clock: Clock | None,
+        self, url: str, token: str | None, namespace: str, wait: Duration, timeout: Duration, ca: str | Path | None,
+        verify: bool, clock: Clock | None,
     ) -> None:  # fmt: skip
         self._url = _address(url)
         self._token = _plain_token(token)
         self.namespace = check_name(namespace, kind="namespace")
+        self._wait_s = duration_us(wait, "wait") / SECOND_US
         self._timeout_s = duration_us(timeout, "timeout") / SECOND_US
         if not self._timeout_s:
             raise InvalidArgument("timeout is 0; give more than 0 seconds")
@@ -85,7 +91,7 @@ class Plan:
         from penstock.client.running import Call
 
         try:
-            Call(runner, port.greet()).wait()
+            Call(runner, port.greet(self._wait_s)).wait()
         except BaseException:
             port.close()
             raise
@@ -99,7 +105,7 @@ class Plan:
         port, _ = self._port(asyncio.get_running_loop())
         broker = aio.Broker(port, self.namespace)
         try:
-            await port.greet()
+            await port.greet(self._wait_s)
         except BaseException:
             await broker.close()
             raise

@@ -66,7 +66,7 @@ T = TypeVar("T")
 #: Ids have 63 bits.
 ID_MAX: Final = (1 << 63) - 1
 
-#: How long a server that does not answer is waited for when somebody connects.
+#: How long connecting tries to reach a server though it is not to wait for one: a single try may fail by chance.
 GREETING_S: Final = 1.0
 
 #: Of everything there is one that was deleted, too: what is refused so.
@@ -90,9 +90,10 @@ class RemotePort:
 
     # --- asking ---
 
-    async def greet(self) -> None:
-        """See that there is a server, that it is one of ours, and that it takes the token. One that is not there is not waited for: the address may be wrong."""
-        await self._server.ask(Ask("GET", "/v1/namespaces"), wire.Names, patience_s=GREETING_S)
+    async def greet(self, wait_s: float) -> None:
+        """Check that there is a server, that it is one of ours, and that it takes the token; wait for one that is not there or is starting."""
+        patience_s = max(wait_s, GREETING_S)
+        await self._server.ask(Ask("GET", "/v1/namespaces"), wire.Names, patience_s=patience_s)
 
     def _call(self, work: Coroutine[Any, Any, T], *, settling: bool = False) -> Ticket[T]:
         try:

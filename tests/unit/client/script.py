@@ -32,10 +32,11 @@ def answer(status: str, body: bytes, kind: str, **headers: str) -> bytes:
 
 
 class Script:
-    """One answer after the other, whoever asks; then the last one again and again. The greeting of a client is answered beside."""
+    """One answer after the other, whoever asks; then the last one again and again. The greeting of a client is answered beside, unless the test has an answer for it."""
 
-    def __init__(self, *answers: bytes) -> None:
+    def __init__(self, *answers: bytes, greeting: bytes | None = None) -> None:
         self._answers = list(answers)
+        self._greeting = greeting
         self.heard: list[str] = []
         self._listening = socket.create_server(("127.0.0.1", 0))
         self.url = f"http://127.0.0.1:{self._listening.getsockname()[1]}"
@@ -69,9 +70,11 @@ class Script:
             return
 
     def _answer(self, request: str) -> bytes:
-        if request == "GET /v1/namespaces":
+        if self._greeting is None and request == "GET /v1/namespaces":
             return packed(wire.Names(names=[]))
         self.heard.append(request)
+        if self._greeting is not None:
+            return self._greeting
         return self._answers.pop(0) if len(self._answers) > 1 else self._answers[0]
 
     def __enter__(self) -> Script:

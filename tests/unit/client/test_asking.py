@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import re
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Any
+
 import pytest
 
 import penstock
@@ -17,7 +22,9 @@ from penstock import (
     Unauthorized,
     wire,
 )
+from penstock.client.asking import pause_after
 from penstock.policy import Policy
+from tests.conformance.background import PATIENCE_S, start
 from tests.unit.client.script import CUT, Script, answer, packed, problem
 
 INFO = packed(wire.LogInfo(namespace="default", name="orders", kind="queue", number=7, policy=wire.policy_out(Policy())))  # fmt: skip
@@ -198,6 +205,32 @@ def test_a_server_that_is_starting_is_not_waited_for(code: str) -> None:
     busy = problem(code, 503, retry_after="0")
     with Script(INFO, busy, busy, IDS) as server, penstock.connect(server.url) as broker:
         assert broker.queue("orders").publish(b"a") == 1
+
+
+def test_a_server_that_starts_is_asked_again_before_its_retry_after() -> None:
+    starting = problem("starting", 503, retry_after="3600")
+    with Script(INFO, starting, IDS) as server, penstock.connect(server.url) as broker:
+        assert broker.queue("orders").publish(b"a") == 1
+
+
+def test_pauses_stay_short_for_ten_seconds_and_grow_then() -> None:
+    assert all(pause_after(tries, 9.9, chance) < 0.5 for tries in range(1, 100) for chance in (0, 1))
+    assert pause_after(100, 10, 0) == 2
+
+
+def test_an_outage_and_its_end_are_logged_once_for_all_calls(caplog: pytest.LogCaptureFixture) -> None:
+    starting = [problem("starting", 503)] * 20  # the first ten take longer than `OUTAGE_S`
+    with Script(INFO, *starting, IDS) as server, penstock.connect(server.url) as broker:
+        queue = broker.queue("orders")
+        calls: list[Future[Any]] = [start(queue.publish, b"a"), start(broker.list_queues)]
+        for call in calls:
+            with suppress(PenstockError):  # the script has no answer to the other one
+                call.result(PATIENCE_S)
+    outage, end = [one.getMessage() for one in caplog.records if one.name == "penstock.client"]
+    assert re.fullmatch(
+        rf"no answer from {server.url} \(it is starting\); trying again for up to 60 s", outage
+    )
+    assert re.fullmatch(rf"{server.url} answers again after \d+\.\d s", end)
 
 
 def test_a_servers_own_mistake_is_thought_to_have_changed_nothing() -> None:

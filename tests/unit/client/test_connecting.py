@@ -7,17 +7,20 @@ import socket
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import penstock
-from penstock import InvalidArgument, InvalidName, ServerUnavailable, wire
+from penstock import InvalidArgument, InvalidName, ServerUnavailable, Unauthorized, wire
 from penstock.broker.opening import in_memory
+from tests.conformance.background import PATIENCE_S, start, until
 from tests.server.process import penstock as penstock_command
 from tests.server.running import Running
-from tests.unit.client.script import Script, packed
+from tests.unit.client.script import Script, packed, problem
 
 
 @pytest.mark.parametrize(
@@ -47,6 +50,7 @@ def test_something_is_taken_for_a_token_or_shown(token: Any) -> None:
     ("given", "error"),
     [
         ({"namespace": "a b"}, InvalidName), ({"timeout": 0}, InvalidArgument), ({"timeout": "1"}, InvalidArgument),
+        ({"wait": -1}, InvalidArgument),
         ({"verify": 1}, InvalidArgument), ({"ca": 5}, InvalidArgument),
     ],
 )  # fmt: skip
@@ -64,8 +68,34 @@ def test_certificates_that_are_not_there_are_not_missed(tmp_path: Path) -> None:
 
 def test_nobody_there_is_said_late_or_without_advice() -> None:
     with pytest.raises(ServerUnavailable, match="http://127.0.0.1:1 .*refused.*penstock serve") as caught:
-        penstock.connect("http://127.0.0.1:1/")
+        penstock.connect("http://127.0.0.1:1/", wait=0)
     assert not caught.value.indeterminate
+
+
+async def connected(url: str) -> None:
+    async with penstock.aio.connect(url, wait=PATIENCE_S) as broker:
+        assert await broker.list_queues() == []
+
+
+@pytest.mark.parametrize("connect", [lambda url: penstock.connect(url, wait=PATIENCE_S).close(), lambda url: asyncio.run(connected(url))], ids=["threads", "asyncio"])  # fmt: skip
+def test_connect_waits_for_a_server_that_is_not_there_yet(
+    connect: Callable[[str], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    connecting = start(connect, f"http://127.0.0.1:{port}")
+    until(lambda: "refused" in caplog.text)
+    with closing(in_memory()) as inside, Running(inside, listen=port):
+        connecting.result(PATIENCE_S)
+    (line,) = [one.getMessage() for one in caplog.records if one.name == "penstock.client"]
+    assert line == f"no answer from http://127.0.0.1:{port} (Connection refused); trying again for up to 60 s"
+
+
+def test_connect_refuses_a_token_at_once() -> None:
+    with Script(greeting=problem("unauthorized", 401)) as server:
+        with pytest.raises(Unauthorized):
+            penstock.connect(server.url)
+        assert server.heard == ["GET /v1/namespaces"]
 
 
 def test_a_path_before_the_addresses_is_lost() -> None:
@@ -145,7 +175,7 @@ def test_a_server_without_tls_is_blamed_for_its_certificate() -> None:
     inside = in_memory()
     with Running(inside) as server:
         with pytest.raises(ServerUnavailable, match="does not speak TLS: is it http://") as caught:
-            penstock.connect(server.url.replace("http:", "https:"), verify=False)
+            penstock.connect(server.url.replace("http:", "https:"), verify=False, wait=0)
         assert "trusted" not in str(caught.value)
         assert not caught.value.indeterminate
     inside.close()
@@ -175,7 +205,7 @@ def test_a_handshake_that_fails_is_not_tried_again() -> None:
         serving = threading.Thread(target=serve, daemon=True)
         serving.start()
         with pytest.raises(ServerUnavailable) as caught:
-            penstock.connect(f"https://127.0.0.1:{listening.getsockname()[1]}")
+            penstock.connect(f"https://127.0.0.1:{listening.getsockname()[1]}", wait=0)
         listening.shutdown(socket.SHUT_RDWR)
         serving.join()
     assert "trusted" not in str(caught.value)
