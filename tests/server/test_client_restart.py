@@ -368,3 +368,28 @@ def test_a_killed_client_is_active_for_ever(place: Place) -> None:
             assert found is not None
             assert (found.payload, found.attempt) == (b"a", 2)
             found.ack()
+
+
+def test_workers_of_the_command_wait_for_their_server_and_outlast_it(place: Place) -> None:
+    with ExitStack() as stack:
+        with library.connect(place.url) as broker:
+            queue = broker.queue("orders")
+            place.kill()
+            work = ("work", place.url, "orders", "logging:warning")
+            workers = [stack.enter_context(penstock(*work)) for _ in range(3)]
+            for worker in workers:
+                worker.wait_for(r"no answer from .*refused")
+            place.start()
+            for worker in workers:
+                worker.wait_for("working on 'orders'")
+            place.restart(signal.SIGTERM)
+            for worker in workers:
+                worker.wait_for("answers again after")
+            idle, end_s = set(workers), time.monotonic() + PATIENCE_S
+            while idle:
+                assert time.monotonic() < end_s
+                queue.publish(b"a")
+                idle = {one for one in idle if "Delivery" not in one.said}
+        for worker in workers:
+            worker.send(signal.SIGTERM)
+        assert [worker.end() for worker in workers] == [0, 0, 0]

@@ -7,7 +7,7 @@ import signal
 import socket
 import ssl
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from penstock.journal.directory import Directory, Ownership
 from penstock.journal.files import Files
 from penstock.server import serving, tls
 from penstock.server.keys import Signer
+from tests.conformance.background import PATIENCE_S, start
 from tests.server.process import Running, answer, ask, connected, ended, penstock, request, standin
 
 pytestmark = pytest.mark.timeout(180)
@@ -305,13 +306,15 @@ def free_port() -> int:
 
 
 @contextmanager
-def opening(tmp_path: Path, **settings: object) -> Iterator[tuple[Running, Ownership, tuple[str, int]]]:
+def opening(
+    tmp_path: Path, begin: Callable[..., Running] = standin, **settings: object
+) -> Iterator[tuple[Running, Ownership, tuple[str, int]]]:
     """A server that listens and is not open yet: somebody who has the directory for a moment is waited for."""
     (tmp_path / "data").mkdir()
     holder = Ownership(Directory(Files(), tmp_path / "data"), momentary=True)
     address = ("127.0.0.1", free_port())
     try:
-        with standin(tmp_path / "data", http_addr=f"127.0.0.1:{address[1]}", **settings) as server:
+        with begin(tmp_path / "data", http_addr=f"127.0.0.1:{address[1]}", **settings) as server:
             accepted = False
             while not accepted:
                 with suppress(ConnectionRefusedError), socket.create_connection(address):
@@ -367,6 +370,24 @@ def test_the_command_does_not_serve_what_it_says_or_a_long_poll_outlives_the_sig
     with library.open(tmp_path / "data") as broker:
         policy = broker.get_queue("jobs").policy
     assert (policy.max_depth, policy.max_attempts, policy.ttl) == (7, 1, 3600.0)
+
+
+def serve(path: Path, http_addr: str) -> Running:
+    return penstock("serve", str(path), "--http-addr", http_addr, "--log-encoding", "console")
+
+
+def test_ready_answers_200_only_once_requests_are_served_and_connect_waits(tmp_path: Path) -> None:
+    with opening(tmp_path, serve) as (server, holder, address), socket.create_connection(address) as made:
+        for path, status in (("/health", 200), ("/ready", 503)):
+            made.sendall(request(path))
+            assert answer(made)[0] == status
+        connecting = start(library.connect, f"http://127.0.0.1:{address[1]}", wait=PATIENCE_S)
+        holder.release()
+        connecting.result(PATIENCE_S).close()
+        made.sendall(request("/ready"))
+        assert answer(made) == (200, b"READY")
+        server.send(signal.SIGTERM)
+        assert server.end() == serving.STOPPED
 
 
 def test_a_hangup_leaves_the_old_secret_in_force(tmp_path: Path) -> None:

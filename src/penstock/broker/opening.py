@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 from penstock import argument, limits
 from penstock.broker import sync
@@ -27,6 +28,8 @@ from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal, check_settings
 from penstock.journal.tail import Durability
 from penstock.policy import Policy
+
+_LOG: Final = logging.getLogger("penstock.broker")
 
 
 def open(  # noqa: A001  # it is the name in the API
@@ -184,6 +187,7 @@ def on_disk(
         monitor.tracer = tracer
         monitor.defaults = defaults or Policy()
         broker = Embedded(monitor)
+        _log_recovery(journal, engine)
         monitor.settle_down()
         journal.tell_of_failure(monitor.hear_of_failure)
         monitor.upkeep = Upkeep(monitor, journal)
@@ -208,6 +212,17 @@ def sizes_matter(engine: Engine, number: int) -> bool:
         or log.policy.retain_bytes is not None
         or log.policy.retain_seconds is not None
     )
+
+
+def _log_recovery(journal: Journal, engine: Engine) -> None:
+    """Log what was read again if an earlier owner had no time to keep a snapshot, as after a kill."""
+    report = journal.recovery
+    if report.frames:
+        leases = sum(len(group.leases) for log in engine.logs.values() for group in log.groups.values())
+        _LOG.info(
+            "recovered %s in %.1f s: read %d commits with %d messages since the last snapshot; ended the leases of %d messages",
+            journal.directory.path, report.seconds, report.frames, report.messages, leases,
+        )  # fmt: skip
 
 
 def _follow(clock: Clock, monitor: Monitor) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import logging
+import re
+import shutil
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
@@ -34,6 +37,26 @@ def test_what_failed_together_in_two_processes_is_retried_together(where: str, t
 def test_who_brings_a_clock_never_sees_the_same_again() -> None:
     one, two = (penstock.open(clock=ManualClock()) for _ in range(2))
     assert chances(one) == chances(two)
+
+
+def test_opening_after_a_kill_logs_what_was_recovered(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "penstock.broker")
+    with penstock.open(tmp_path / "data") as broker:
+        orders = broker.queue("orders")
+        orders.publish_many([b"a", b"b", b"c"])
+        assert len(orders.receive_many(2)) == 2
+        orders.publish(b"d")  # written behind the leases, which do not wait for their own sync
+        shutil.copytree(tmp_path / "data", tmp_path / "killed")  # as a kill leaves it
+    with penstock.open(tmp_path / "data") as broker:  # which was closed in order
+        assert not caplog.records
+    with penstock.open(tmp_path / "killed"):
+        (line,) = [one.getMessage() for one in caplog.records]
+    assert re.fullmatch(
+        rf"recovered {tmp_path / 'killed'} in [\d.]+ s: read \d+ commits with 4 messages since the last snapshot; ended the leases of 2 messages",
+        line,
+    )
 
 
 SETTINGS = ["durability", "commit_interval_ms", "segment_bytes", "node", "clock"]

@@ -315,7 +315,7 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(method="GET", path="/health", summary="Whether the server lives", handler=health, public=True, answer=str, answer_example="OK", media=("text/plain",)),
     Route(
-        method="GET", path="/ready", summary="Whether the server takes requests", handler=ready, public=True, answer=str,
+        method="GET", path="/ready", summary="Whether requests are served: 200 if they are, 503 while the server starts or stops", handler=ready, public=True, answer=str,
         answer_example="READY", media=("text/plain",),
     ),
     Route(
