@@ -215,7 +215,7 @@ def sizes_matter(engine: Engine, number: int) -> bool:
 
 
 def _log_recovery(journal: Journal, engine: Engine) -> None:
-    """Log what was read again if an earlier owner had no time to keep a snapshot, as after a kill."""
+    """Log what was read again if the last owner kept no snapshot at its end, as after a kill."""
     report = journal.recovery
     if report.frames:
         leases = sum(len(group.leases) for log in engine.logs.values() for group in log.groups.values())

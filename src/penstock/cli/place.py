@@ -204,7 +204,8 @@ def opened(
 ) -> Iterator[tuple[Broker, Port]]:
     """A place's broker, and its port. A directory must exist, unless it may be created; `settings` are those of its journal.
 
-    `patience_s` is how long a call tries to reach a server, `wait_s` how long connecting waits for one that is not there yet.
+    `patience_s` is how long a call tries to reach a server, `wait_s` how long connecting waits for
+    one that is not there yet.
     """
     if place.path is None:
         with connect(str(place.url), **connection(place, patience_s, wait_s)) as broker:

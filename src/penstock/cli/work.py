@@ -57,6 +57,9 @@ def work(
 
     The first signal lets what is in hand finish; the second gives it back at once. Failures and progress go to stderr.
 
+    With a server's address it waits ten seconds for a server that is not there yet or is starting,
+    and goes on when the server restarts.
+
     Exits with 0, with 130 if it was stopped at once, and with 2 if there is no such directory or function, or another process has the
     directory open.
 

@@ -11,7 +11,8 @@ Three things can happen to a request that is not answered, and they differ in wh
 
 Between two tries there is a pause that doubles and is partly chance, so that a thousand clients do not come back in the same moment. All tries of a call together take `timeout_s` at the most, beside the time that it waits for messages.
 
-An outage and its end are logged once for all calls of a client, if one of them goes on trying through it.
+An outage and its end are logged once for all calls of a client, if one of them goes on trying
+through it.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ PAUSE: Final = Backoff(initial=0.02, factor=2, maximum=0.4, jitter=0.5)
 LATER_PAUSE: Final = Backoff(initial=0.02, factor=2, maximum=2, jitter=0.5)
 RESTART_S: Final = 10.0
 
-#: An outage is logged after so long, by a call that goes on trying for more than that: a single connection may be cut at any time.
+#: An outage is logged after so long, since a single connection may be cut at any time; and only by
+#: a call that goes on trying for longer than the second one.
 OUTAGE_S: Final = 0.1
 LOGGED_PATIENCE_S: Final = 1.0
 
@@ -74,9 +76,7 @@ class Ask(NamedTuple):
     safe: bool = True
     wait_s: float = 0
     stopping_is_an_answer: bool = False  # of whoever finds out himself what it means
-    life: bytes | None = (
-        None  # of the server that knows the consumer by this name: another one knows another consumer by it
-    )
+    life: bytes | None = None  # in which the consumer was attached: names are given anew in the next
 
 
 class Outage:
@@ -86,7 +86,7 @@ class Outage:
         self._url = url
         self._since_s: float | None = None
         self._is_logged = False
-        self._has_answered = False  # before: an outage that a first connection waits for has no end to log
+        self._has_answered = False  # at any time: the end of connect's waiting is not logged
 
     def go_on(self, now_s: float, why: str, end_s: float) -> None:
         """A try failed at `now_s`; its call tries again until `end_s`."""
@@ -114,7 +114,7 @@ class Server:
         self.url = exchange.url
         self.closed = Halt()
         self.life: bytes | None = None  # which of its lives the server is in, as far as we have heard
-        #: Requests that had no answer: of a server that does not tell its lives, a sign of a new one.
+        #: Requests that had no answer: a sign of a new life if the server does not tell it.
         self.failures = 0
         self._outage = Outage(exchange.url)
 
@@ -237,7 +237,7 @@ def advice(body: Any) -> str:
 
 
 def pause_after(tries: int, failing_s: float, chance: float) -> float:
-    """Return the seconds to wait after so many tries that failed, the first of them `failing_s` ago."""
+    """Return the seconds to wait after so many failed tries, the first of them `failing_s` ago."""
     pause = PAUSE if failing_s < RESTART_S else LATER_PAUSE
     return pause.delay_us(tries, chance) / SECOND_US
 

@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from penstock.client.port import RemotePort
     from penstock.client.running import Runner
 
-#: How long a call goes on trying while the server is away: longer than half a minute without it, and its start.
+#: How long a call goes on trying while the server is away: an outage of 30 s and the start after it.
 TIMEOUT_S: Final = 60.0
 
-#: How long connecting waits for a server that is not there yet, or is starting: programs start together with it.
+#: How long connecting waits for a server that is not there yet or is starting.
 WAIT_S: Final = 10.0
 
 
@@ -45,8 +45,11 @@ def connect(
 ) -> sync.Broker:
     """Connect to a server (`penstock serve`): the same broker as `penstock.open` gives, over the network.
 
-    `url` is such as "http://127.0.0.1:8080" or "https://queues.example.org"; `token` is what `penstock token` prints. `wait` is how long to wait now for a server that is not there or is starting, and `timeout` how long a later call tries to reach it, before
-    `ServerUnavailable` is raised. A token that the server does not take is refused at once. `ca` is a file with the certificate of an authority to be trusted, `verify=False` trusts anybody.
+    `url` is such as "http://127.0.0.1:8080" or "https://queues.example.org"; `token` is what `penstock token` prints.
+    `wait` is how long to wait now for a server that is not there or is starting, and `timeout` how
+    long a later call tries to reach it, before `ServerUnavailable` is raised. A token that the
+    server does not take is refused at once. `ca` is a file with the certificate of an authority to
+    be trusted, `verify=False` trusts any certificate.
     """
     return Plan(url, token, namespace, wait, timeout, ca, verify, clock).connect()
 

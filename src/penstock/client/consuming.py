@@ -197,7 +197,8 @@ class Consuming:
     async def attach(self, log: RemoteHandle, group: str, request: Coming) -> str:
         """Attach a consumer; return its name on the server.
 
-        If no answer comes, it may be attached, and another one would stand beside it under another name. So it is sent again only to a server that has restarted since.
+        If no answer comes, it may be attached, and a second one would stand beside it. So the
+        request is sent again only to a server that has restarted since.
         """
         if isinstance(request, wire.Attach):
             ask = Ask("POST", log.address(f"/groups/{group}/consumers"), request, safe=False)
@@ -281,12 +282,12 @@ class Consuming:
         return name
 
     def _free_name(self, log: RemoteHandle, group: str, name: str) -> str:
-        """Return a name that no consumer has here: one that came again has another name on the server by now."""
+        """Return a name that no consumer has here: after a restart names differ from the server's."""
         names = (name, *(f"{name}~{number}" for number in range(2, len(self.attached) + 3)))
         return next(one for one in names if (log.number, group, one) not in self.attached)
 
     def _own_name(self, log: RemoteHandle, group: str, name: str) -> str:
-        """Return the name here of the consumer that has this one on the server, or "" if it is not ours."""
+        """Return the name here of a consumer, given its name on the server; "" if it is not ours."""
         ours = (key for key, (_, one) in self.attached.items() if one.name == name)
         return next((own for number, where, own in ours if (number, where) == (log.number, group)), "")
 

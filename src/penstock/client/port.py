@@ -66,7 +66,7 @@ T = TypeVar("T")
 #: Ids have 63 bits.
 ID_MAX: Final = (1 << 63) - 1
 
-#: How long connecting tries to reach a server though it is not to wait for one: a single try may fail by chance.
+#: How long connecting tries at the least, with wait=0 too: a single try may fail by chance.
 GREETING_S: Final = 1.0
 
 #: Of everything there is one that was deleted, too: what is refused so.
@@ -91,7 +91,7 @@ class RemotePort:
     # --- asking ---
 
     async def greet(self, wait_s: float) -> None:
-        """Check that there is a server, that it is one of ours, and that it takes the token; wait for one that is not there or is starting."""
+        """Check that a server of ours answers and takes the token; wait for one that is starting."""
         patience_s = max(wait_s, GREETING_S)
         await self._server.ask(Ask("GET", "/v1/namespaces"), wire.Names, patience_s=patience_s)
 

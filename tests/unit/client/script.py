@@ -32,7 +32,8 @@ def answer(status: str, body: bytes, kind: str, **headers: str) -> bytes:
 
 
 class Script:
-    """One answer after the other, whoever asks; then the last one again and again. The greeting of a client is answered beside, unless the test has an answer for it."""
+    """One answer after the other, whoever asks; then the last one again and again. The greeting of a client is answered beside,
+    unless the test has an answer for it."""
 
     def __init__(self, *answers: bytes, greeting: bytes | None = None) -> None:
         self._answers = list(answers)

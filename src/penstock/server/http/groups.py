@@ -248,7 +248,7 @@ async def attach(call: Call) -> wire.Consumer:
 
 
 def _is_of_another_life(call: Call) -> bool:
-    """Whether the caller's consumer was attached before a restart: its name may be another consumer's now."""
+    """Whether the consumer was attached before a restart: its name may be another's now."""
     given = call.headers.get(b"penstock-life")
     return given is not None and given != call.front.life[1]
 
