@@ -214,6 +214,16 @@ FILTER_DEPTH_MAX: Final = 32
 # Values of one IN. More of them are a table, which belongs where messages are published: set a header there.
 FILTER_VALUES_MAX: Final = 256
 
+# A pattern describes the form of a header. What is longer is a whole text, which = compares.
+LIKE_CHARS_MAX: Final = 256
+
+# Steps that all LIKEs of a filter take together for one character of a header (`like.steps_of`). A
+# step takes half a nanosecond, so the largest headers (HEADERS_BYTES_MAX) take some 10 ms.
+FILTER_LIKE_STEPS_MAX: Final = 256
+
+# Steps of filters that are taken in one turn of an event loop: about 4 ms, or one message.
+FILTER_STEPS_AT_ONCE: Final = 8_000_000
+
 # Text longer than that is no number that anybody computes with, and reading one takes quadratic time.
 FILTER_NUMBER_CHARS_MAX: Final = 64
 

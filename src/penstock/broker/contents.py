@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from penstock.broker.shelf import Run, Shelf
 from penstock.clock import to_datetime
-from penstock.engine.change import Choose, Content, Fetch
+from penstock.engine.change import Choose, Chosen, Content, Fetch
 from penstock.engine.events import Batch
 from penstock.engine.filter import Filter
 from penstock.engine.log import Log
@@ -77,15 +77,22 @@ class Glance:
 def choosing(shelf: Shelf) -> Choose:
     """What the engine asks for those messages that a filter wants."""
 
-    def choose(log: Log, offsets: Sequence[int], wanted: Filter) -> list[int]:
+    def choose(log: Log, offsets: Sequence[int], wanted: Filter, steps_left: int) -> Chosen:
         chosen: list[int] = []
         batch: Batch | None = None
-        for offset in offsets:
+        for seen, offset in enumerate(offsets):
+            if steps_left <= 0:
+                return Chosen(chosen, seen, steps_left)
             if batch is None or not batch.first <= offset < batch.first + len(batch.ids):
                 batch = shelf.get(log.number, offset)
-            if batch is None or wanted.matches(Glance(batch, offset - batch.first)):
+            if batch is None:
                 chosen.append(offset)
-        return chosen
+                continue
+            message = Glance(batch, offset - batch.first)
+            steps_left -= wanted.steps(message)
+            if wanted.matches(message):
+                chosen.append(offset)
+        return Chosen(chosen, len(offsets), steps_left)
 
     return choose
 

@@ -41,7 +41,7 @@ from penstock.broker.reading import Reading
 from penstock.broker.scheduling import Recurring
 from penstock.broker.shelf import JournalShelf, MemoryShelf
 from penstock.broker.survey import Bounds, Survey, take_survey
-from penstock.broker.ticket import Answer, Recorded, Ticket
+from penstock.broker.ticket import Again, Answer, Recorded, Ticket
 from penstock.broker.trace import Step
 from penstock.broker.transaction import Transactions, held_in, settle
 from penstock.clock import Clock
@@ -488,8 +488,15 @@ class Embedded:
         to: str | None,
         span: range | None,
     ) -> Ticket[Redriven]:
+        if where is not None and self.monitor.engine.steps_left <= 0:
+            return Again(lambda: self._redrive(log, count, where, to, span, renew=True))
+        return self._redrive(log, count, where, to, span)
+
+    def _redrive(
+        self, log: Handle, count: int, where: Filter | None, to: str | None, span: range | None, *, renew: bool = False
+    ) -> Ticket[Redriven]:  # fmt: skip
         with self.monitor.lock, self.monitor.whole:
-            now_us, change = self.monitor.begin()
+            now_us, change = self.monitor.begin(renew=renew)
             found = alive(log)
             target = None
             if to is not None:
@@ -506,6 +513,11 @@ class Embedded:
             answer = Redriven(len(moved), left)
             return Recorded(answer, self.monitor.record(change)) if change else Answer(answer)
 
+    def _matches(self, where: Filter, message: Message) -> bool:
+        """With the lock held: whether a filter matches, which takes steps of this turn."""
+        self.monitor.engine.steps_left -= where.steps(message)
+        return where.matches(message)
+
     def _to_redrive(
         self, log: Log, target: Log | None, count: int, where: Filter | None, span: range
     ) -> tuple[list[int], range]:
@@ -521,7 +533,7 @@ class Embedded:
                 if batch is not None and not dead.is_leased(log, offset):
                     message = message_of(batch, offset - batch.first)
                     if dead.has_way_back(self.monitor.engine, log, message.headers, target) and (
-                        where is None or where.matches(message)
+                        where is None or self._matches(where, message)
                     ):
                         more = SECTION_OVERHEAD_BYTES + bytes_of(
                             batch.part(offset - batch.first, offset - batch.first + 1)
@@ -532,7 +544,8 @@ class Embedded:
                         size += more
                         self.monitor.require_room(MESSAGES, size)
                 seen += 1
-                if len(chosen) == count or seen == SEEN_AT_ONCE:
+                spent = where is not None and self.monitor.engine.steps_left <= 0
+                if len(chosen) == count or seen == SEEN_AT_ONCE or spent:
                     return chosen, range(offset + 1, span.stop)
         return chosen, range(0)
 

@@ -33,10 +33,11 @@ class Handing:
 
     def lease(
         self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
-        ahead: int = 0,
+        ahead: int = 0, renew: bool = False,
     ) -> Ticket[Granted | None]:  # fmt: skip
+        """Lease what is ready, or wait; filters take what steps are left, or new ones (`renew`)."""
         with self.monitor.lock, self.monitor.whole:
-            now_us, change = self.monitor.begin()
+            now_us, change = self.monitor.begin(renew=renew)
             found = alive(log)
             found.used_us = now_us
             here = self.group_of(found, group, now_us)
@@ -45,7 +46,7 @@ class Handing:
                     f"the consumer {consumer!r} was closed, taken out, or thought dead, and what it had went to others: subscribe again"
                 )
             cursors.heard(here, consumer, now_us)
-            deadline_us = None if wait_us is None else now_us + wait_us
+            deadline_us = wait_us and now_us + wait_us  # None for ever, 0 without waiting
             ticket = self._try_lease(
                 found, here, count, consumer, keep, now_us, change, at_once=count - ahead
             )
@@ -53,7 +54,7 @@ class Handing:
                 return self._again(found, group, count, consumer, deadline_us, keep, ahead)
             if ticket is not None:
                 return ticket
-            if wait_us is not None and wait_us <= 0:
+            if wait_us == 0:
                 return NOTHING
             waiting = Waiting(
                 (found, group), count, consumer, keep=keep, deadline_us=deadline_us, give_up=self.give_up,
@@ -78,11 +79,15 @@ class Handing:
     def _again(
         self, log: Log, group: str, count: int, consumer: str | None, deadline_us: int | None, keep: bool, ahead: int
     ) -> Again:  # fmt: skip
-        """Have somebody ask once more, without keeping others from the broker meanwhile."""
+        """Have the caller ask once more in another turn, until its deadline."""
 
         def ask() -> Ticket[Granted | None]:
-            wait_us = None if deadline_us is None else max(0, deadline_us - self.monitor.now())
-            return self.lease(log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead)
+            wait_us = deadline_us and deadline_us - self.monitor.now()
+            if wait_us is not None and wait_us < 0:
+                return NOTHING
+            return self.lease(
+                log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead, renew=True
+            )
 
         return Again(ask)
 

@@ -59,7 +59,7 @@ from penstock.journal.commit import fresh_copy, uninterrupted
 from penstock.journal.files import at_fork
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import LEASES, MESSAGES, METADATA, Kind
-from penstock.limits import FRAME_BYTES_MAX
+from penstock.limits import FILTER_STEPS_AT_ONCE, FRAME_BYTES_MAX
 from penstock.policy import Policy
 
 if TYPE_CHECKING:
@@ -161,8 +161,11 @@ class Monitor:
         found = self._engine_us - self.clock.now_us()
         return found if found > SET_BACK_US else 0
 
-    def begin(self, *, settling: bool = False) -> tuple[int, Change]:
+    def begin(self, *, settling: bool = False, renew: bool = False) -> tuple[int, Change]:
         """With the lock held: the present, and an empty change. What has fallen due by now has happened, and is recorded.
+
+        Filters have new steps if the caller has waited for its turn (`renew`); all other commands
+        share what is left.
 
         A command that is refused afterwards leaves that as it is; if nobody commits meanwhile, the timer does.
         """
@@ -173,6 +176,8 @@ class Monitor:
         now_us = self.now()
         if self.advance(now_us):
             self.follow()
+        if renew:
+            self.engine.steps_left = FILTER_STEPS_AT_ONCE
         return now_us, Change()
 
     def advance(self, now_us: int) -> bool:

@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import sys
 import threading
+import time
+import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
@@ -163,8 +165,18 @@ class Stoppable:
         raise NotImplementedError
 
 
+#: For each event loop, a lock that the one holds whose turn it is to ask again.
+_turns: Final[weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock]] = (
+    weakref.WeakKeyDictionary()
+)
+
+
 class Again(Stoppable):
-    """The answer of a call that has to be made once more, by whoever waits for it."""
+    """The answer of a call that has to be made once more, in a later turn.
+
+    In a turn of an event loop only one such call is made, however many wait for theirs: other
+    tasks never wait for more than that.
+    """
 
     __slots__ = ("_ask", "_asked", "_stopped")
 
@@ -181,14 +193,18 @@ class Again(Stoppable):
     def wait(self) -> Any:
         while isinstance(ticket := self._next(), Again):
             self._ask = ticket._ask
+            time.sleep(0)  # other threads take the lock meanwhile
         return None if ticket is None else ticket.wait()
 
     async def get(self) -> Any:
-        await sys.modules["asyncio"].sleep(0)  # others are to run meanwhile
-        while isinstance(ticket := self._next(), Again):
+        while isinstance(ticket := await self._next_turn(), Again):
             self._ask = ticket._ask
-            await sys.modules["asyncio"].sleep(0)
         return None if ticket is None else await ticket.get()
+
+    async def _next_turn(self) -> Ticket[Any] | None:
+        async with _turns.setdefault(running_loop(), sys.modules["asyncio"].Lock()):
+            await sys.modules["asyncio"].sleep(0)
+            return self._next()
 
     def _next(self) -> Ticket[Any] | None:
         """What asking gives; None if nobody wants it any more."""

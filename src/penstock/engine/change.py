@@ -26,8 +26,18 @@ class Content(msgspec.Struct, frozen=True, gc=False):
 
 Fetch = Callable[[Log, Sequence[int]], list[Content | None]]
 
-#: Which of some messages a filter wants; what cannot be read is among them.
-Choose = Callable[[Log, Sequence[int], Any], Sequence[int]]
+
+class Chosen(NamedTuple):
+    """What a filter wants of some messages, how many it looked at, and how many steps are left."""
+
+    wanted: Sequence[int]
+    seen: int
+    steps_left: int
+
+
+#: Which of some messages a filter wants, looking at them in order until a budget of steps (see
+#: `Filter.steps`) is used up; what cannot be read is among them.
+Choose = Callable[[Log, Sequence[int], Any, int], Chosen]
 
 
 class Firing(NamedTuple):
@@ -63,7 +73,7 @@ class Change:
     What happens by itself may be many units, so that none grows without a bound: `cut` ends one, unless it must stay `whole`.
     """
 
-    __slots__ = ("_earlier", "_whole", "arrivals", "bytes", "events")
+    __slots__ = ("_earlier", "_reached", "_whole", "arrivals", "bytes", "events")
 
     def __init__(self, *, whole: bool = False) -> None:
         self._whole = whole
@@ -72,13 +82,21 @@ class Change:
         self._earlier: list[Change] | None = None
         self.events: list[Event] = []
         self.arrivals: list[tuple[Log, int, Batch]] = []
+        self._reached: set[Log] = set()  # the logs of `arrivals`
+
+    def add_arrival(self, log: Log, first: int, batch: Batch) -> bool:
+        """Add messages that arrive when durable; return whether the unit has others of the log."""
+        joins = log in self._reached
+        self._reached.add(log)
+        self.arrivals.append((log, first, batch))
+        return joins
 
     def cut(self) -> None:
         """What follows is another unit."""
         if self.events and not self._whole:
             done = Change()
             done.events, done.arrivals = self.events, self.arrivals
-            self.events, self.arrivals = [], []
+            self.events, self.arrivals, self._reached = [], [], set()
             self._earlier = [*(self._earlier or ()), done]
 
     def say(self, group: Group, event: Leased | Settled) -> None:

@@ -30,7 +30,17 @@ from penstock.clock import SECOND_US
 from penstock.engine import cursors, dead, letter, overflow, retention, schedules
 from penstock.engine import log as logs
 from penstock.engine.chance import Chance
-from penstock.engine.change import Admits, Change, Choose, Declaration, Fetch, Grant, Recur, not_counted
+from penstock.engine.change import (
+    Admits,
+    Change,
+    Choose,
+    Chosen,
+    Declaration,
+    Fetch,
+    Grant,
+    Recur,
+    not_counted,
+)
 from penstock.engine.events import (
     EVERYBODY,
     FOR_EVERYBODY,
@@ -60,6 +70,7 @@ from penstock.errors import (
     PenstockError,
     WrongKind,
 )
+from penstock.limits import FILTER_STEPS_AT_ONCE
 from penstock.names import dead_letter_name, is_dead_letter_name
 from penstock.policy import Policy
 from penstock.ranges import RangeSet
@@ -130,7 +141,10 @@ class Engine:
         self.chance = Chance(seed)
         self.fetch = fetch
         self.take_ids = take_ids
-        self.choose: Choose = choose or (lambda _log, offsets, _filter: offsets)
+        self.choose: Choose = choose or (
+            lambda _log, offsets, _filter, left: Chosen(offsets, len(offsets), left)
+        )
+        self.steps_left = FILTER_STEPS_AT_ONCE  # of filters, until the broker renews it for another turn
         self.recur = recur
         self.admits: Admits = admits or (lambda _namespace, _octets, _depth: not_counted)
         self.make_sure_of_room = make_room  # for so many bytes, of settlements or of more: raises DiskFull
@@ -289,12 +303,11 @@ class Engine:
         log.next_offset = first + count
         log.published += count
         batch.first = first
-        log.note_published(first, batch, joins=any(found is log for found, _, _ in change.arrivals))
+        log.note_published(first, batch, joins=change.add_arrival(log, first, batch))
         self.last_id = max(self.last_id, batch.ids[-1])
         if log.policy.max_bytes is not None:
             log.note_sizes(first, batch)
         change.events.append(Published(log.number, first, batch))
-        change.arrivals.append((log, first, batch))
 
     def _make_default_group(self, log: Log, batch: Batch, change: Change) -> None:
         """A queue's own group comes with its first message. If groups were there before, it is said what it begins with."""
@@ -349,9 +362,10 @@ class Engine:
 
         Of the messages wanted, the last `ahead` are leased ahead: see `lease`.
         """
-        pieces = group.lanes.take(wanted)
-        if group.filter is not None and pieces:
-            pieces = self._wanted(log, group, wanted, pieces, now_us, change)
+        if group.filter is None:
+            pieces = group.lanes.take(wanted)
+        else:
+            pieces = self._wanted(log, group, wanted, now_us, change)
         if not pieces:
             return None
         offsets = _offsets_of(pieces)
@@ -379,35 +393,31 @@ class Engine:
             self._set_alarm_at(log, deadline_us)
         return Grant(self._lease_number, offsets, attempts)
 
-    def _wanted(
-        self, log: Log, group: Group, wanted: int, pieces: list[Piece], now_us: int, change: Change
-    ) -> list[Piece]:
-        """Those of the messages taken that the group's filter wants; more are taken for the others, which are settled.
+    def _wanted(self, log: Log, group: Group, wanted: int, now_us: int, change: Change) -> list[Piece]:
+        """Take the next messages that the group's filter wants, and settle the others before them.
 
-        It looks at a bounded number of them. Then there may be none, though more are ready: whoever calls asks again.
+        It looks at a bounded number of messages, and takes a bounded number of steps. Then there
+        may be none, though more are ready: the caller asks again in another turn.
         """
         chosen: list[Piece] = []
         unwanted: list[int] = []
-        seen = 0
         taken: list[Piece] = []
-        while pieces:
+        left = SIFTED_AT_ONCE if self.steps_left > 0 else 0
+        while pieces := group.lanes.take(min(wanted - len(chosen), left)):
             taken += pieces
             offsets = [offset for _, start, stop, _ in pieces for offset in range(start, stop)]
             try:
-                wants = set(self.choose(log, offsets, group.filter))
+                found = self.choose(log, offsets, group.filter, self.steps_left)
             except PenstockError:  # they cannot be read now
                 for piece in taken:
                     group.lanes.put_back(piece)
                 raise
-            for piece in pieces:
-                for offset in range(piece[1], piece[2]):
-                    if offset in wants:
-                        chosen.append(part_of(piece, offset, offset + 1))
-                    else:
-                        unwanted.append(offset)
-            seen += len(offsets)
-            left = wanted - len(chosen)
-            pieces = group.lanes.take(left) if left and seen < SIFTED_AT_ONCE else []
+            self.steps_left = found.steps_left
+            wants, seen = set(found.wanted), offsets[: found.seen]
+            for piece in _keep_first(group, pieces, found.seen):
+                chosen += [part_of(piece, o, o + 1) for o in range(piece[1], piece[2]) if o in wants]
+            unwanted += [offset for offset in seen if offset not in wants]
+            left = left - len(seen) if len(seen) == len(offsets) else 0
         if unwanted:
             ordered = rising(sorted(unwanted))
             self.end(log, group, ordered, now_us)
@@ -901,6 +911,19 @@ def _declared(log: Log, action: Action, now_us: int) -> Declared:
 
 def _ended(log: Log, group: Group, offsets: Offsets, outcome: Outcome, now_us: int) -> Settled:
     return Settled(log.number, group.name, offsets, outcome, None, None, None, None, now_us)
+
+
+def _keep_first(group: Group, pieces: list[Piece], count: int) -> list[Piece]:
+    """Return the first `count` of the messages that were taken, and put the others back."""
+    kept: list[Piece] = []
+    for piece in pieces:
+        stop = min(piece[2], piece[1] + count)
+        count -= stop - piece[1]
+        if stop > piece[1]:
+            kept.append(part_of(piece, piece[1], stop))
+        if stop < piece[2]:
+            group.lanes.put_back(part_of(piece, stop, piece[2]))
+    return kept
 
 
 def _offsets_of(pieces: list[Piece]) -> Offsets:

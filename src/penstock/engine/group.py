@@ -25,7 +25,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from penstock.engine.filter import compile_filter
+from penstock.engine.filter import stored_filter
 from penstock.engine.keys import Keys
 from penstock.engine.lane import Lanes, Piece
 from penstock.engine.lease import Lease, Leases
@@ -78,7 +78,7 @@ class Group:
     def __init__(self, name: str, terms: Terms | None = None, *, durable: bool = True) -> None:
         self.name = name
         self.terms = terms or Terms()
-        self.filter = None if self.terms.filter is None else compile_filter(self.terms.filter)
+        self.filter = None if self.terms.filter is None else stored_filter(self.terms.filter)
         self.durable = (
             durable  # if not, nothing that happens in it is recorded, and it ends with its last consumer
         )

@@ -9,8 +9,10 @@ fixed length: the first lies at the start of the text, the last at its end, and 
 from the end of the one before. Taking its first place is always right, since that leaves the most room for the rest;
 so nothing is ever tried twice.
 
-What always holds: a piece without ``_`` is found with `str.find`, in linear time; one with ``_`` is a regular expression
-without any quantifier, which takes at most the length of the text times the length of the piece.
+What always holds: `_` at an end of a piece is only counted, and the rest of the piece is searched for. One without `_` in
+it is found with `str.find`, in linear time; one with `_` is a regular expression without any quantifier, which takes
+at most the length of the text times the length of the piece. `steps_of` says how much that is, so that a filter can
+bound it (`limits`): up to that bound no linear algorithm in Python is faster than the regular expression.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ Matcher = Callable[[str], bool]
 
 _Search = Callable[[str, int, int], int]
 """Where a piece begins within text[start:end], or -1."""
+
+#: What `str.find` takes for a character of a text at most, in comparisons of a regular expression.
+FIND_STEPS: Final = 4
 
 # What stands for a `_` or a `%` that is not escaped; a character never equals them, since it is not longer than one.
 _ANY_ONE: Final = "any one"
@@ -51,6 +56,15 @@ def compile_like(pattern: str, escape: str | None = None) -> Matcher:
     if not first and not last and len(between) == 1 and _ANY_ONE not in between[0]:
         return _contains("".join(between[0]))
     return _in_turn(first, between, last)
+
+
+def steps_of(pattern: str, escape: str | None = None) -> int:
+    """Return how many steps matching takes at most for a character; one is half a nanosecond.
+
+    >>> steps_of("order.%"), steps_of("%timeout%"), steps_of("%time_out%")
+    (0, 4, 8)
+    """
+    return max((_search_steps(piece) for piece in _pieces(pattern, escape)[1:-1] if piece), default=0)
 
 
 # --- splitting a pattern ---
@@ -138,16 +152,42 @@ def _in_turn(first: list[str], between: list[list[str]], last: list[str]) -> Mat
 
 
 def _search(piece: list[str]) -> _Search:
-    if _ANY_ONE not in piece:
-        plain = "".join(piece)
+    before, inner, after = _stripped(piece)
+    search = _search_inner(inner)
+    if not before and not after:
+        return search
+
+    def search_around(text: str, start: int, end: int) -> int:
+        # Of nothing but `_`, the first place may lie behind the end.
+        at = search(text, start + before, end - after) if end - start >= len(piece) else -1
+        return at - before if at >= 0 else -1
+
+    return search_around
+
+
+def _search_inner(inner: list[str]) -> _Search:
+    if _ANY_ONE not in inner:
+        plain = "".join(inner)
         return lambda text, start, end: text.find(plain, start, end)
-    expression = _expression(piece)
+    expression = _expression(inner)
 
     def search(text: str, start: int, end: int) -> int:
         found = expression.search(text, start, end)
         return found.start() if found else -1
 
     return search
+
+
+def _search_steps(piece: list[str]) -> int:
+    inner = _stripped(piece)[1]
+    return len(inner) if _ANY_ONE in inner else FIND_STEPS
+
+
+def _stripped(piece: list[str]) -> tuple[int, list[str], int]:
+    """Return how many `_` a piece begins with, what follows them, and how many it ends with."""
+    before = next((at for at, symbol in enumerate(piece) if symbol != _ANY_ONE), len(piece))
+    after = next((at for at, symbol in enumerate(reversed(piece)) if symbol != _ANY_ONE), 0)
+    return before, piece[before : len(piece) - after], after
 
 
 def _expression(piece: list[str]) -> re.Pattern[str]:

@@ -797,6 +797,9 @@ def test_a_redrive_looks_at_everything_before_it_lets_others_pass(
             seen.append(message.offset)
             return message.offset % 5 == 4
 
+        def steps(self, _message: Message) -> int:
+            return 1
+
     letters = queue.dead_letters()._log
     span: range | None = None
     steps = []

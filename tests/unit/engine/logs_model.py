@@ -311,7 +311,10 @@ class Model:
         found: list[Copy] = []
         seen = 0
         while line and len(found) < wanted and (here.wants is None or seen < at_once):
-            taken, line = line[: wanted - len(found)], line[wanted - len(found) :]
+            count = wanted - len(found)
+            if here.wants is not None:
+                count = min(count, at_once - seen)
+            taken, line = line[:count], line[count:]
             found += [copy for copy in taken if here.wants is None or here.wants(copy.message.payload)]
             seen += len(taken)
             if here.wants is None:

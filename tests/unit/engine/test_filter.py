@@ -12,7 +12,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from penstock import Message
-from penstock.engine.filter import Filter, Truth, compile_filter
+from penstock.engine.filter import Filter, Truth, compile_filter, stored_filter
 from penstock.engine.filter_tree import (
     FIELDS,
     KEYWORDS,
@@ -36,9 +36,11 @@ from penstock.errors import InvalidArgument
 from penstock.limits import (
     FILTER_CHARS_MAX,
     FILTER_DEPTH_MAX,
+    FILTER_LIKE_STEPS_MAX,
     FILTER_NUMBER_CHARS_MAX,
     FILTER_VALUES_MAX,
     HEADERS_BYTES_MAX,
+    LIKE_CHARS_MAX,
 )
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -613,6 +615,30 @@ def test_the_longest_number_is_refused_or_a_longer_one_taken() -> None:
     assert compile_filter(f"offset < {longest}").matches(MESSAGE)
     with pytest.raises(InvalidArgument, match="too large or too long"):
         compile_filter(f"offset < {longest}9")
+
+
+def test_a_long_pattern_of_like_is_refused() -> None:
+    longest = "x" * LIKE_CHARS_MAX
+    assert not compile_filter(f"n LIKE '{longest}'").matches(MESSAGE)
+    with pytest.raises(InvalidArgument, match=f"has {LIKE_CHARS_MAX + 1} characters; give at most"):
+        compile_filter(f"n LIKE '{longest}x'")
+
+
+def test_likes_that_take_too_long_together_are_refused() -> None:
+    halves = [f"n LIKE '%{'a_' * (FILTER_LIKE_STEPS_MAX // 4 - 1)}ab%'" for _ in range(2)]
+    assert not compile_filter(" OR ".join(halves)).matches(MESSAGE)
+    with pytest.raises(InvalidArgument, match="give fewer of them, or shorter pieces"):
+        compile_filter(" OR ".join([*halves, "n LIKE '%a%'"]))
+
+
+def test_a_stored_filter_above_a_bound_is_still_read() -> None:
+    assert stored_filter(f"n LIKE '{'x' * (LIKE_CHARS_MAX + 1)}'").text.startswith("n LIKE")
+
+
+def test_a_filter_counts_more_steps_for_longer_headers() -> None:
+    like = compile_filter("n LIKE '%a_b%' OR m LIKE '%c%'")
+    short, long = (like.steps(Message(b"", headers={"n": "x" * chars})) for chars in (10, 1010))
+    assert long - short == 1000 * (3 + 4)
 
 
 @pytest.mark.parametrize(

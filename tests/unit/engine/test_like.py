@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from penstock.engine.like import compile_like
+from penstock.engine.like import compile_like, steps_of
 from penstock.errors import InvalidArgument
 from penstock.limits import FILTER_CHARS_MAX, HEADERS_BYTES_MAX
 
@@ -72,3 +72,17 @@ def test_a_long_pattern_takes_for_ever_on_a_long_text(piece: str) -> None:
     # One regular expression with a `.*` for each `%` does not end in a lifetime here; the test's timeout would tell.
     pattern = "%" + piece * (FILTER_CHARS_MAX // len(piece)) + "c%"
     assert compile_like(pattern)("a" * HEADERS_BYTES_MAX) is False
+
+
+@pytest.mark.parametrize("escape", [None, "!"])
+def test_underscores_around_a_piece_match_any_characters(escape: str | None) -> None:
+    for pattern, text in [("%__b_%", "aab."), ("%_", "a"), ("%_%", "a"), ("%_a%_b_%c_", "aababbca")]:
+        assert compile_like(pattern, escape)(text) is naive(pattern, text) is True
+    for pattern, text in [("%__b_%", "ab."), ("%__b_%", "aab"), ("%_%", ""), ("%_b%__c%", "abac")]:
+        assert compile_like(pattern, escape)(text) is naive(pattern, text) is False
+
+
+def test_steps_count_what_a_character_of_a_text_costs() -> None:
+    assert steps_of("a%") == 0  # found at its place or nowhere
+    assert steps_of("%" + "_" * 4000 + "x%") == steps_of("%x%")  # it is searched for as plain text
+    assert steps_of("%" + "a_" * 50 + "b%") == 101

@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 from penstock.broker.reading import available
 from penstock.clock import ManualClock
 from penstock.engine import cursors, dead, engine, log, milestones, retention, schedules
-from penstock.engine.change import Change, Content, Firing
+from penstock.engine.change import Change, Chosen, Content, Firing
 from penstock.engine.engine import Engine
 from penstock.engine.events import Action, Batch, Declared, Event, Positioned
 from penstock.engine.group import Group, Terms
@@ -96,8 +96,9 @@ class Harness:
     def _fetch(self, found: Log, offsets: Sequence[int]) -> list[Content | None]:
         return [self.shelf[found.number, offset] for offset in offsets]
 
-    def _choose(self, found: Log, offsets: Sequence[int], _filter: Any) -> list[int]:
-        return [offset for offset in offsets if wants(self.shelf[found.number, offset].payload)]
+    def _choose(self, found: Log, offsets: Sequence[int], _filter: Any, steps_left: int) -> Chosen:
+        chosen = [offset for offset in offsets if wants(self.shelf[found.number, offset].payload)]
+        return Chosen(chosen, len(offsets), steps_left)
 
     def _recur(self, _log: Log, _name: str, body: bytes, due: int, now: int) -> Firing:
         period = int(body)
