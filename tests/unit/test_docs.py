@@ -28,7 +28,14 @@ from penstock.clock import SECOND_US
 from penstock.engine import letter
 from penstock.engine.events import Outcome
 from penstock.journal.kinds import KINDS
-from penstock.limits import FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_NUMBER_CHARS_MAX, FILTER_VALUES_MAX
+from penstock.limits import (
+    FILTER_CHARS_MAX,
+    FILTER_DEPTH_MAX,
+    FILTER_LIKE_STEPS_MAX,
+    FILTER_NUMBER_CHARS_MAX,
+    FILTER_VALUES_MAX,
+    LIKE_CHARS_MAX,
+)
 from penstock.names import DEAD_LETTER_SUFFIX
 
 ROOT = Path(__file__).parents[2]
@@ -190,7 +197,10 @@ def test_the_filters_page_has_another_limit_than_the_code() -> None:
     table = re.search(r"^## Limits\n(.*?)^## ", FILTERS.read_text("utf-8"), re.MULTILINE | re.DOTALL)
     assert table
     told = [int(number) for number in re.findall(r"\| (\d+)(?: characters)? \|$", table[1], re.MULTILINE)]
-    assert told == [FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_VALUES_MAX, FILTER_NUMBER_CHARS_MAX]
+    assert told == [
+        FILTER_CHARS_MAX, FILTER_DEPTH_MAX, FILTER_VALUES_MAX, FILTER_NUMBER_CHARS_MAX, LIKE_CHARS_MAX,
+        FILTER_LIKE_STEPS_MAX,
+    ]  # fmt: skip
 
 
 def section(page: Path, heading: str) -> str:
