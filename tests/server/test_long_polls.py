@@ -105,6 +105,18 @@ def test_nobody_waits_longer_than_the_server_lets_him(
         assert answer.result(30).json()["deliveries"] == []
 
 
+def test_a_waiting_lease_that_settles_gets_what_an_answer_may_hold(
+    port: Embedded, pool: ThreadPoolExecutor
+) -> None:
+    with Running(port, bounds=Bounds(answer_bytes_max=1200)) as running:
+        httpx2.put(running.url + HERE + "/queues/orders", json={})
+        answer = later(pool, running, "POST", LEASE, json={"wait": 40, "count": 50, "auto_ack": True})
+        until(stands_in_line(port))
+        httpx2.post(running.url + ORDERS + "/messages", json={"messages": ["eHh4" * 130] * 5})
+        assert [one["offset"] for one in answer.result(30).json()["deliveries"]] == [0, 1]
+        assert httpx2.get(running.url + ORDERS + "/stats").json()["depth"] == 3
+
+
 def test_readers_and_watchers_are_woken(
     client: httpx2.Client, running: Running, pool: ThreadPoolExecutor
 ) -> None:

@@ -224,9 +224,26 @@ def test_what_there_is_no_room_for_is_granted_all_the_same(
             assert refused.headers["retry-after"] == "1"
         found = client.get(ORDERS + "/stats").json()
         assert (found["ready"], found["leased"]) == (2, 0)
-        # What is settled when it is handed out cannot go back, and is sent.
+        # What is settled when it is handed out cannot go back: one is sent.
         taken = client.post(ORDERS + "/groups/default/lease", json={"count": 2, "auto_ack": True}).json()
-        assert [one["attempt"] for one in taken["deliveries"]] == [1, 1]
+        assert [one["attempt"] for one in taken["deliveries"]] == [1]
+        assert client.get(ORDERS + "/stats").json()["ready"] == 1
+
+
+@pytest.mark.parametrize("how", ["auto_ack", "at-most-once", "filtered"])
+def test_an_answer_with_settled_messages_is_bounded_before_they_are_settled(port: Embedded, how: str) -> None:
+    with (
+        Running(port, bounds=Bounds(answer_bytes_max=1200)) as running,
+        httpx2.Client(base_url=running.url) as client,
+    ):
+        policy = {"delivery": "at-most-once"} if how == "at-most-once" else {}
+        client.put(HERE + "/queues/orders", json={"policy": policy})
+        if how == "filtered":
+            client.put(ORDERS + "/groups/default", json={"filter": "payload_bytes > 0"})
+        published(client, *(b"x" * size for size in (400, 400, 400, 2000, 400)))
+        answers = [leased(client, count=50, auto_ack=how != "at-most-once")["deliveries"] for _ in range(5)]
+        assert [[one["offset"] for one in each] for each in answers] == [[0, 1], [2], [3], [4], []]
+        assert client.get(ORDERS + "/stats").json()["depth"] == 0
 
 
 def test_one_look_at_a_queue_takes_as_long_as_anybody_likes(

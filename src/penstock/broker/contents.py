@@ -20,6 +20,10 @@ SECTION_OVERHEAD_BYTES: Final = 400
 #: More than a declaration takes, whatever the names in it, and its policy.
 DECLARATION_BYTES_MAX: Final = 2048
 
+#: About what a row takes beside its payload, key and headers, and what a header takes beside its letters.
+ROW_BYTES: Final = 128
+HEADER_BYTES: Final = 8
+
 
 def fetching(shelf: Shelf) -> Fetch:
     """What the engine asks for contents."""
@@ -110,6 +114,62 @@ def bytes_of(batch: Batch) -> int:
         + sum(4 * (len(name) + len(value)) + 32 for name, value in pairs)
         + 128 * len(batch.payloads)
     )
+
+
+def octets_of(runs: Iterable[Run]) -> int:
+    """About what rows take in an answer: a header of a few bytes, or a row without any, costs more than its letters."""
+    found = 0
+    for batch, start, stop in runs:
+        if stop - start == 1:  # what was published one by one, of which there may be many
+            found += ROW_BYTES + len(batch.payloads[start])
+        else:
+            found += ROW_BYTES * (stop - start) + sum(map(len, batch.payloads[start:stop]))
+        if batch.headers is not None or batch.key is not None or batch.dedup_id is not None:
+            found += _octets_beside(batch, start, stop)
+    return found
+
+
+def _octets_beside(batch: Batch, start: int, stop: int) -> int:
+    found = 0
+    for column in (batch.key, batch.dedup_id):
+        if column is not None:
+            found += sum(len(one) for one in column[start:stop] if one is not None)
+    if batch.headers is not None:
+        for headers in filter(None, batch.headers[start:stop]):
+            found += sum(len(name) + len(value) + HEADER_BYTES for name, value in headers.items())
+    return found
+
+
+def rows_within(runs: Iterable[Run], most: int) -> int:
+    """How many rows, from the first on, fit into so many bytes."""
+    rows = 0
+    for batch, start, stop in runs:
+        for row in range(start, stop):
+            most -= octets_of([Run(batch, row, row + 1)])
+            if most < 0:
+                return rows
+            rows += 1
+    return rows
+
+
+def fitting(shelf: Shelf, log: int, offsets: Sequence[int], most: int) -> int:
+    """Return how many of some messages, from the first on, fit into an answer; one always does."""
+    fit = 0
+    while fit < len(offsets):
+        offset = offsets[fit]
+        rest = len(offsets) - fit if type(offsets) is range else 1
+        batch = shelf.get(log, offset, offset + rest)
+        if batch is None:  # it is lost
+            fit += 1
+            continue
+        start = offset - batch.first
+        run = Run(batch, start, min(start + rest, len(batch.ids)))
+        octets = octets_of([run])
+        if octets > most:
+            return max(1, fit + rows_within([run], most))
+        most -= octets
+        fit += run.stop - run.start
+    return fit
 
 
 def _at(column: Any, row: int) -> Any:

@@ -341,7 +341,7 @@ class Embedded:
 
     def lease(
         self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
-        ahead: int = 0,
+        ahead: int = 0, bytes_max: int | None = None,
     ) -> Ticket[Granted | None]:  # fmt: skip
         if type(count) is not int or not 1 <= count <= DELIVERIES_MAX:
             raise InvalidArgument(
@@ -356,7 +356,7 @@ class Embedded:
             if short is not None:
                 return short
         return self._handing.lease(
-            log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead
+            log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead, bytes_max=bytes_max
         )
 
     def hand_over(self, log: Handle, receipts: Receipts) -> Ticket[list[int]]:

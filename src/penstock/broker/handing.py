@@ -6,15 +6,17 @@ or loop wakes to find it. If he has gone meanwhile, what was leased for him goes
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, Final
 
-from penstock.broker.contents import SECTION_OVERHEAD_BYTES
+from penstock.broker.contents import SECTION_OVERHEAD_BYTES, fitting
 from penstock.broker.monitor import NOTHING, Monitor
 from penstock.broker.port import Granted, Handle, Receipts
 from penstock.broker.shelf import runs_of
 from penstock.broker.ticket import DONE, Again, Answer, Leasing, Record, Recorded, Refused, Ticket, Waiting
 from penstock.engine import cursors
 from penstock.engine.change import Change
+from penstock.engine.events import Offsets
 from penstock.engine.group import Group, Terms
 from penstock.engine.log import DEFAULT_GROUP, Kind, Log
 from penstock.engine.strategy import Want, shares
@@ -33,7 +35,7 @@ class Handing:
 
     def lease(
         self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
-        ahead: int = 0, renew: bool = False,
+        ahead: int = 0, bytes_max: int | None = None, renew: bool = False,
     ) -> Ticket[Granted | None]:  # fmt: skip
         """Lease what is ready, or wait; filters take what steps are left, or new ones (`renew`)."""
         with self.monitor.lock, self.monitor.whole:
@@ -46,20 +48,17 @@ class Handing:
                     f"the consumer {consumer!r} was closed, taken out, or thought dead, and what it had went to others: subscribe again"
                 )
             cursors.heard(here, consumer, now_us)
-            deadline_us = wait_us and now_us + wait_us  # None for ever, 0 without waiting
-            ticket = self._try_lease(
-                found, here, count, consumer, keep, now_us, change, at_once=count - ahead
-            )
+            waiting = Waiting(
+                (found, group), count, consumer, keep=keep, give_up=self.give_up, ahead=ahead, bytes_max=bytes_max,
+                deadline_us=wait_us and now_us + wait_us,
+            )  # fmt: skip
+            ticket = self._try_lease(waiting, here, count, now_us, change)
             if ticket is UNDECIDED:
-                return self._again(found, group, count, consumer, deadline_us, keep, ahead)
+                return self._again(waiting)
             if ticket is not None:
                 return ticket
             if wait_us == 0:
                 return NOTHING
-            waiting = Waiting(
-                (found, group), count, consumer, keep=keep, deadline_us=deadline_us, give_up=self.give_up,
-                ahead=ahead,
-            )  # fmt: skip
             self.monitor.wait_in_line(waiting)
             return waiting
 
@@ -76,42 +75,40 @@ class Handing:
             self.monitor.record(change, sync=False)
         return log.group(name)
 
-    def _again(
-        self, log: Log, group: str, count: int, consumer: str | None, deadline_us: int | None, keep: bool, ahead: int
-    ) -> Again:  # fmt: skip
+    def _again(self, one: Waiting) -> Again:
         """Have the caller ask once more in another turn, until its deadline."""
 
         def ask() -> Ticket[Granted | None]:
-            wait_us = deadline_us and deadline_us - self.monitor.now()
+            wait_us = one.deadline_us and one.deadline_us - self.monitor.now()
             if wait_us is not None and wait_us < 0:
                 return NOTHING
+            log, group = one.place
             return self.lease(
-                log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead, renew=True
-            )
+                log, group, one.count, consumer=one.consumer, wait_us=wait_us, keep=one.keep, ahead=one.ahead,
+                bytes_max=one.bytes_max, renew=True,
+            )  # fmt: skip
 
         return Again(ask)
 
     def _try_lease(
-        self,
-        log: Log,
-        group: Group,
-        count: int,
-        consumer: str | None,
-        keep: bool,
-        now_us: int,
-        change: Change,
-        *,
-        at_once: int,
+        self, one: Waiting, group: Group, count: int, now_us: int, change: Change
     ) -> Ticket[Granted | None] | None:
-        """With the lock held: lease what is ready; None if nothing is, `UNDECIDED` if a filter has not looked at everything yet.
+        """With the lock held: lease up to `count` messages that are ready; None if none is.
 
-        What is leased beyond `at_once` is leased ahead.
+        `UNDECIDED` if a filter has not looked at everything yet.
         """
+        log, consumer = one.place[0], one.consumer
         while group.lanes.count and _is_active(log, group, consumer):
             self.monitor.require_room(LEASES, SECTION_OVERHEAD_BYTES + 32 * min(count, group.lanes.count))
-            grant = self.monitor.engine.lease(
-                log, group, count, consumer, now_us, change, keep=keep, ahead=max(0, count - at_once)
-            )
+            try:
+                grant = self.monitor.engine.lease(
+                    log, group, count, one.consumer, now_us, change, keep=one.keep, fits=self._fits(one),
+                    ahead=max(0, count - one.count + one.ahead),
+                )  # fmt: skip
+            except PenstockError:
+                if change:
+                    self.monitor.record(change, sync=False)  # what was not wanted
+                raise
             if grant is None:
                 if change:
                     self.monitor.record(change, sync=False)  # what was not wanted
@@ -145,6 +142,12 @@ class Handing:
             change = Change()
         return None
 
+    def _fits(self, one: Waiting) -> Callable[[Offsets], int] | None:
+        log, most = one.place[0], one.bytes_max
+        if most is None or one.count == 1:
+            return None
+        return lambda offsets: fitting(self.monitor.shelf, log.number, offsets, most)
+
     def _recorded(self, change: Change, *, sync: bool) -> Record:
         """With the lock held: record what was done in a group, if there is anything to record."""
         if change:
@@ -173,18 +176,13 @@ class Handing:
                 if not share or not one.stands:
                     continue
                 try:
-                    ticket = self._try_lease(
-                        log, group, share, one.consumer, one.keep, self.monitor.now(), Change(),
-                        at_once=one.count - one.ahead,
-                    )  # fmt: skip
+                    ticket = self._try_lease(one, group, share, self.monitor.now(), Change())
                 except PenstockError as error:
                     ticket = Refused(error)
                 if ticket is None:
                     break
                 if ticket is UNDECIDED:
-                    ticket = self._again(
-                        log, group.name, one.count, one.consumer, one.deadline_us, one.keep, one.ahead
-                    )
+                    ticket = self._again(one)
                 # He may have been answered meanwhile, if the queue was deleted, or the broker failed.
                 self.monitor.answer(one, ticket)
             else:

@@ -321,6 +321,13 @@ class HostedPort(Port, Protocol):
         """How many messages of a namespace are not settled yet. Published ones count before they are durable, so that nobody comes between this and a publish."""
         ...
 
+    def lease(
+        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
+        ahead: int = 0, bytes_max: int | None = None,
+    ) -> Ticket[Granted | None]:  # fmt: skip
+        """The same, of at most so many bytes (`contents.octets_of`), unless one message has more."""
+        ...
+
     def held(self, log: Handle, id: int) -> Ticket[Receipts]:
         """What settles the message of that id, if it is leased in the queue's own group; otherwise `LeaseLost`."""
         ...

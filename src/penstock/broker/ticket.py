@@ -220,18 +220,19 @@ class Waiting(Stoppable):
     """A receive that waits at a place: a log and a group. `outcome` is the ticket of what was granted, set once, by `grant`."""
 
     __slots__ = (
-        "_future", "_gate", "_loop", "_thread", "ahead", "consumer", "count", "deadline_us", "give_up", "keep", "outcome", "place", "stands",
+        "_future", "_gate", "_loop", "_thread", "ahead", "bytes_max", "consumer", "count", "deadline_us", "give_up", "keep", "outcome", "place", "stands",
     )  # fmt: skip
 
     def __init__(
         self, place: tuple[Any, str], count: int, consumer: str | None, *, keep: bool, deadline_us: int | None, give_up: Any,
-        ahead: int = 0,
+        ahead: int = 0, bytes_max: int | None = None,
     ) -> None:  # fmt: skip
         self.place = place
         self.count = count
         self.ahead = ahead
         self.consumer = consumer
         self.keep = keep
+        self.bytes_max = bytes_max
         self.deadline_us = deadline_us
         self.stands = False  # in a line: see `lines`
         self.give_up = give_up

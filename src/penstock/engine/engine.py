@@ -357,15 +357,19 @@ class Engine:
         *,
         keep: bool = True,
         ahead: int = 0,
+        fits: Callable[[Offsets], int] | None = None,
     ) -> Grant | None:
         """Hand out the next messages; None if nothing is ready. `keep=False` settles them at once.
 
-        Of the messages wanted, the last `ahead` are leased ahead: see `lease`.
+        Of the messages wanted, the last `ahead` are leased ahead: see `lease`. `fits` says how many
+        of some messages, from the first on, the answer has room for.
         """
         if group.filter is None:
             pieces = group.lanes.take(wanted)
         else:
             pieces = self._wanted(log, group, wanted, now_us, change)
+        if fits is not None and pieces:
+            pieces = _fitting(group, pieces, fits)
         if not pieces:
             return None
         offsets = _offsets_of(pieces)
@@ -911,6 +915,15 @@ def _declared(log: Log, action: Action, now_us: int) -> Declared:
 
 def _ended(log: Log, group: Group, offsets: Offsets, outcome: Outcome, now_us: int) -> Settled:
     return Settled(log.number, group.name, offsets, outcome, None, None, None, None, now_us)
+
+
+def _fitting(group: Group, pieces: list[Piece], fits: Callable[[Offsets], int]) -> list[Piece]:
+    try:
+        count = fits(_offsets_of(pieces))
+    except PenstockError:  # they cannot be read now
+        _keep_first(group, pieces, 0)
+        raise
+    return _keep_first(group, pieces, count)
 
 
 def _keep_first(group: Group, pieces: list[Piece], count: int) -> list[Piece]:

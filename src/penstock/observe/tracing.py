@@ -167,12 +167,12 @@ class TracedPort:
 
     def lease(
         self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
-        ahead: int = 0,
+        ahead: int = 0, **bound: Any,
     ) -> Ticket[Granted | None]:  # fmt: skip
         receiving = _Receiving(self._tracer, log, group, consumer)
         try:
             ticket = self._port.lease(
-                log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead
+                log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead, **bound
             )
         except BaseException as error:
             receiving.failed(error)

@@ -8,13 +8,13 @@ from typing import Any, Final
 
 from penstock import wire
 from penstock.broker import calls
+from penstock.broker.contents import octets_of
 from penstock.broker.deliveries import deliveries
 from penstock.broker.port import Granted, Handle, Operation, Receipts
-from penstock.broker.shelf import Run
 from penstock.clock import to_datetime
 from penstock.errors import BrokerClosed, InvalidArgument
 from penstock.limits import DELIVERIES_MAX
-from penstock.server.http.messages import octets_of, place_of, rows_within
+from penstock.server.http.messages import place_of
 from penstock.server.http.problem import Refusal
 from penstock.server.http.route import LOG, Call, Query, Route
 
@@ -49,6 +49,10 @@ async def leased(
 ) -> tuple[Granted | None, int]:  # fmt: skip
     """Messages for somebody who waits for them, and about how many bytes they take. If he goes before he has them, they go back to their places."""
     wait_us = call.wait_us(wait)
+    most = call.front.bounds.answer_bytes_max
+    settles = not keep or log.policy.delivery == "at-most-once"
+    if settles and not call.connection.has_room_for(most):
+        most = 0  # what is settled cannot go back afterwards, so it is one message at the most
 
     async def take_back(granted: Granted | None) -> None:
         if granted is not None and granted.number:
@@ -56,52 +60,24 @@ async def leased(
 
     with call.front.place(call.caller) if wait_us else nullcontext():
         ticket = call.port.lease(
-            log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead
+            log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead, bytes_max=most
         )
         granted = await call.front.outcome(ticket, call.connection, take_back, call.wait_name())
     if granted is None:
         return None, 0
-    kept, octets = await _what_fits(call, log, granted)
-    if kept.number:  # what is settled already cannot go back
+    octets = octets_of(granted.runs)
+    if granted.number:
         try:
             call.require_room(octets)
         except Refusal:
-            await unseen(call, log, kept, list(kept.offsets))
+            await unseen(call, log, granted, list(granted.offsets))
             raise
-    return kept, octets
+    return granted, octets
 
 
 async def unseen(call: Call, log: Handle, granted: Granted, offsets: list[int]) -> None:
     receipts = Receipts(granted.group, offsets, [granted.number] * len(offsets))
     await call.port.settle(log, receipts, "unseen").get()
-
-
-async def _what_fits(call: Call, log: Handle, granted: Granted) -> tuple[Granted, int]:
-    """As much of it as an answer may hold. The rest goes back, as if it had not been handed out."""
-    most = call.front.bounds.answer_bytes_max
-    octets = octets_of(granted.runs)
-    if not granted.number or octets <= most or len(granted.offsets) == 1:
-        return granted, octets  # what is settled already cannot go back
-    rows = max(1, rows_within(granted.runs, most))
-    offsets = list(granted.offsets)
-    await unseen(call, log, granted, offsets[rows:])
-    attempts = granted.attempts
-    kept = granted._replace(
-        offsets=offsets[:rows],
-        attempts=attempts[:rows] if isinstance(attempts, list) else attempts,
-        runs=_first(granted.runs, rows),
-    )
-    return kept, octets_of(kept.runs)
-
-
-def _first(runs: list[Run], rows: int) -> list[Run]:
-    """So many rows of some runs."""
-    found: list[Run] = []
-    for batch, start, stop in runs:
-        if rows > 0:
-            found.append(Run(batch, start, min(stop, start + rows)))
-        rows -= stop - start
-    return found
 
 
 def _row(

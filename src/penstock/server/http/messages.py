@@ -12,10 +12,9 @@ from typing import Any, Final, NamedTuple
 
 from penstock import wire
 from penstock.broker import calls
-from penstock.broker.contents import messages_of
+from penstock.broker.contents import HEADER_BYTES, ROW_BYTES, messages_of, octets_of, rows_within
 from penstock.broker.port import Handle, Operation
 from penstock.broker.shelf import Run
-from penstock.engine.events import Batch
 from penstock.engine.pattern import compile_pattern
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.limits import OFFSET_MAX
@@ -30,10 +29,6 @@ ARROW: Final = wire.ARROW.encode()
 #: A page is read in steps, so that its bytes are counted before there are too many of them: so many messages at first, then four times as many.
 STEP_FIRST: Final = 16
 STEP_MAX: Final = 4096
-
-#: About what a row takes beside its payload, key and headers, and what a header takes beside its letters.
-ROW_BYTES: Final = 128
-HEADER_BYTES: Final = 8
 
 #: What one look shows at the most: it is looked up while everybody else waits.
 PEEK_MAX: Final = 10_000
@@ -177,42 +172,6 @@ def row_of(message: Message, packed: bool) -> wire.MessageRow:
         expires_at=message.expires_at,
         dedup_id=message.dedup_id,
     )
-
-
-def octets_of(runs: Iterable[Run]) -> int:
-    """About what rows take in an answer: a header of a few bytes, or a row without any, costs more than its letters."""
-    found = 0
-    for batch, start, stop in runs:
-        if stop - start == 1:  # what was published one by one, of which there may be many
-            found += ROW_BYTES + len(batch.payloads[start])
-        else:
-            found += ROW_BYTES * (stop - start) + sum(map(len, batch.payloads[start:stop]))
-        if batch.headers is not None or batch.key is not None or batch.dedup_id is not None:
-            found += _octets_beside(batch, start, stop)
-    return found
-
-
-def _octets_beside(batch: Batch, start: int, stop: int) -> int:
-    found = 0
-    for column in (batch.key, batch.dedup_id):
-        if column is not None:
-            found += sum(len(one) for one in column[start:stop] if one is not None)
-    if batch.headers is not None:
-        for headers in filter(None, batch.headers[start:stop]):
-            found += sum(len(name) + len(value) + HEADER_BYTES for name, value in headers.items())
-    return found
-
-
-def rows_within(runs: Iterable[Run], most: int) -> int:
-    """How many rows, from the first on, fit into so many bytes."""
-    rows = 0
-    for batch, start, stop in runs:
-        for row in range(start, stop):
-            most -= octets_of([Run(batch, row, row + 1)])
-            if most < 0:
-                return rows
-            rows += 1
-    return rows
 
 
 def offset_of(given: int | None) -> int:
