@@ -6,15 +6,18 @@ import asyncio
 import json
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx2
 import pytest
 
 from penstock.broker.embedded import Embedded
+from penstock.broker.opening import on_disk
 from penstock.clock import SECOND_US, ManualClock
 from penstock.server.accounts import Accounts
 from penstock.server.bounds import Bounds
+from penstock.server.http import streams
 from penstock.server.http.app import create
 from penstock.server.http.parties import CONNECTION, NoConnection
 from penstock.server.keys import Keys, Signer
@@ -146,6 +149,58 @@ def test_statistics_come_again_and_again(client: httpx2.Client, running: Running
             pass
     assert client.get(HERE + "/stats/stream?interval=0").status_code == 400
     until(waiting(running, 0))
+
+
+def told(running: Running, **headers: str) -> Any:
+    """What the first event of a new stream of statistics says."""
+    with stream(running, HERE + "/stats/stream?interval=3000", **headers) as events:
+        return next(json.loads(event["data"]) for event in events if "data" in event)
+
+
+def test_streams_of_a_namespace_share_statistics(port: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "SHARED_S_MAX", 3000.0)
+    described: list[str] = []
+    describe = port.describe
+
+    def noting(log: Any) -> Any:
+        described.append(log.name)
+        return describe(log)
+
+    monkeypatch.setattr(port, "describe", noting)
+    for name in ("a", "b"):
+        port.declare("default", name, {}, create=None).wait()
+    port.declare("other", "c", {}, create=None).wait()
+    with Running(port) as running:
+        assert [[log["name"] for log in told(running)["logs"]] for _ in range(3)] == [["a", "b"]] * 3
+        assert described == ["a", "b"]
+        with stream(running, "/v1/namespaces/other/stats/stream?interval=3000") as events:
+            assert ["c" in event.get("data", "") for event in (next(events), next(events))] == [False, True]
+
+
+def test_statistics_are_of_a_bounded_size(port: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(streams, "STATS_BYTES_MAX", 1000)
+    for at in range(20):
+        port.declare("default", f"q{at:02}", {}, create=None).wait()
+    with Running(port) as running:
+        found = told(running)
+    assert 1 <= len(found["logs"]) <= 5
+    assert (len(found["logs"]) + found["left_out"], found["stats"]["queues"]) == (20, 20)
+
+
+def test_shared_statistics_tell_of_the_journal_to_an_admin_alone(
+    tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(streams, "SHARED_S_MAX", 3000.0)
+    port = on_disk(tmp_path / "data", clock)
+    guarded = Guarded(port, clock)
+    claims = {"exp": clock.now_us() // SECOND_US + 3600, "namespaces": ["*"], "permissions": ["*"]}
+    admin = {"authorization": f"Bearer {Signer.from_secret(SECRET).sign(claims)}"}
+    try:
+        assert told(guarded.running, **admin)["stats"]["journal"] is not None
+        assert told(guarded.running, **guarded.headers)["stats"]["journal"] is None
+    finally:
+        guarded.running.stop()
+        port.close()
 
 
 def test_streams_end_when_the_server_does(port: Embedded) -> None:

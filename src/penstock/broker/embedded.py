@@ -48,6 +48,7 @@ from penstock.clock import Clock
 from penstock.engine import cursors, dead, schedules
 from penstock.engine.engine import dead_letter_target
 from penstock.engine.filter import Filter
+from penstock.engine.group import Group
 from penstock.engine.log import DEFAULT_GROUP, NOTHING_KEPT, Log, Plain, is_plain
 from penstock.errors import InvalidArgument, LeaseLost, PolicyConflict, WrongKind
 from penstock.journal.commit import running_loop
@@ -178,7 +179,7 @@ class Embedded:
             return Answer(self._stats_of(alive(log)))
 
     def _stats_of(self, log: Log) -> QueueStats:
-        group = min(log.all_groups(), key=lambda found: len(found.settled), default=None)
+        group = _furthest_behind(log)
         dead = None
         if not is_dead_letter_name(log.name):
             dead = self.monitor.engine.find(log.namespace, dead_letter_target(log))
@@ -208,7 +209,7 @@ class Embedded:
         with self.monitor.lock, self.monitor.whole:
             self.monitor.begin()
             logs = self.monitor.engine.of_namespace(namespace)
-            each = [self._stats_of(log) for log in logs]
+            behind = [group for log in logs if (group := _furthest_behind(log)) is not None]
             gone = self.monitor.retired.get(namespace, Totals())
             journal = None
             if self.monitor.journal is not None and namespace == DEFAULT_NAMESPACE:
@@ -216,11 +217,11 @@ class Embedded:
             found = BrokerStats(
                 queues=sum(log.kind == "queue" for log in logs),
                 topics=sum(log.kind == "topic" for log in logs),
-                ready=sum(found.ready for found in each),
-                leased=sum(found.leased for found in each),
-                delayed=sum(found.delayed for found in each),
-                retrying=sum(found.retrying for found in each),
-                published=gone.published + sum(found.published for found in each),
+                ready=sum(group.ready for group in behind),
+                leased=sum(len(group.leases) for group in behind),
+                delayed=sum(log.delayed_count for log in logs),
+                retrying=sum(group.retrying for group in behind),
+                published=gone.published + sum(log.published for log in logs),
                 delivered=gone.delivered + sum(log.delivered for log in logs),
                 acked=gone.acked + sum(log.acked for log in logs),
                 journal=journal,
@@ -548,6 +549,10 @@ class Embedded:
                 if len(chosen) == count or seen == SEEN_AT_ONCE or spent:
                     return chosen, range(offset + 1, span.stop)
         return chosen, range(0)
+
+
+def _furthest_behind(log: Log) -> Group | None:
+    return min(log.all_groups(), key=lambda found: len(found.settled), default=None)
 
 
 def _require_same(log: Log, given: dict[str, Any]) -> None:

@@ -161,7 +161,8 @@ class Engine:
 
     def of_namespace(self, namespace: str) -> list[Log]:
         """The logs of a namespace, by name."""
-        return [log for (space, _), log in sorted(self._by_name.items()) if space == namespace]
+        found = [log for (space, _), log in self._by_name.items() if space == namespace]
+        return sorted(found, key=lambda log: log.name)
 
     def depth(self, namespace: str) -> int:
         """How many messages the logs of a namespace have that are not settled."""

@@ -60,6 +60,9 @@ class Front:
         self.tables: Any = None  # made when Spark first asks: see `spark`
         #: In every answer: by it a client knows that it speaks to another server than before, which knows no consumers and no leases.
         self.life = (b"penstock-life", os.urandom(8).hex().encode())
+        #: The last statistics of each namespace that has streams of them, and who makes some: see `streams`.
+        self.statistics: dict[str, Any] = {}
+        self.describing = asyncio.Lock()
         self._handles: dict[tuple[str, str], Handle] = {}
         self._kinds: dict[tuple[str, str | int], Kind] = {}  # of logs that are, or were, there
         self._polls = 0

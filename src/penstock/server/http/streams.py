@@ -11,15 +11,17 @@ from collections.abc import AsyncGenerator, Iterator
 from contextlib import suppress
 from typing import Final
 
+import msgspec
+
 from penstock import wire
 from penstock.broker.contents import messages_of
-from penstock.broker.port import BrokerStats, Handle, QueueStats
+from penstock.broker.port import BrokerStats, Handle
 from penstock.broker.shelf import Run
 from penstock.broker.ticket import Stoppable
 from penstock.clock import SECOND_US
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.server.http.bodies import encode_json
-from penstock.server.http.front import require_present
+from penstock.server.http.front import Front, require_present
 from penstock.server.http.logs import what_may_be_seen
 from penstock.server.http.messages import offset_of, page, row_of
 from penstock.server.http.route import LOG, NAMESPACE, Call, Events, Query, Route
@@ -28,8 +30,16 @@ from penstock.server.http.route import LOG, NAMESPACE, Call, Events, Query, Rout
 INTERVAL_S_MIN: Final = 0.1
 INTERVAL_S_MAX: Final = 3600.0
 
-#: Queues and topics that are described at once, at the most: each is looked at under the broker's lock.
+#: Streams of a namespace share statistics that are no older than that, or than their interval.
+SHARED_S_MAX: Final = 1.0
+
+#: Queues and topics that are described in one event, and before others have their turn: each is looked at under the
+#: broker's lock.
 LOGS_MAX: Final = 1000
+LOGS_AT_ONCE: Final = 20
+
+#: What all of them take together, at the most: each stream sends it again and again.
+STATS_BYTES_MAX: Final = 256 << 10
 
 #: So much of a tail is sent together: a message by itself is often small.
 TOGETHER_BYTES: Final = 64 << 10
@@ -46,7 +56,7 @@ class StatsEvent(wire.Reply):
     """What a namespace holds, and each of its queues and topics; `left_out` counts those that were too many."""
 
     stats: BrokerStats
-    logs: list[QueueStats]
+    logs: list[msgspec.Raw]  # of QueueStats
     left_out: int
 
 
@@ -137,7 +147,7 @@ async def _statistics(call: Call, interval_s: float) -> AsyncGenerator[bytes, No
     loop = asyncio.get_running_loop()
     while not call.front.stopping:
         call.require_caller()
-        yield b"event: stats\ndata: %s\n\n" % encode_json(await _described(call))
+        yield await _event(call, interval_s)
         await require_present(call.connection)
         end = loop.time() + interval_s
         while (left_s := end - loop.time()) > 0:
@@ -150,20 +160,59 @@ async def _statistics(call: Call, interval_s: float) -> AsyncGenerator[bytes, No
                 yield ALIVE
 
 
-async def _described(call: Call) -> StatsEvent:
-    names = await call.port.names(call.namespace, "queue").get()
-    names += await call.port.names(call.namespace, "topic").get()
-    logs: list[QueueStats] = []
-    for name in names[:LOGS_MAX]:
-        log = await call.front.found(call.namespace, name)
-        if log is not None:
+async def _event(call: Call, interval_s: float) -> bytes:
+    """Return an event for a stream: the last one of its namespace, unless that is too old for it."""
+    now_s, made = asyncio.get_running_loop().time(), call.front.statistics
+    found = made.get(call.namespace)
+    if found is None or found.is_older(min(interval_s, SHARED_S_MAX), now_s):
+        for name in [name for name, one in made.items() if one.is_older(SHARED_S_MAX, now_s)]:
+            del made[name]
+        found = made[call.namespace] = _Statistics(call.front, call.namespace, now_s)
+    return await found.event(whole=call.caller.is_admin_of_all)
+
+
+class _Statistics:
+    """Statistics of a namespace, made once for all streams that want them at about the same time."""
+
+    def __init__(self, front: Front, namespace: str, began_s: float) -> None:
+        self._began_s = began_s
+        self._making = asyncio.ensure_future(_described(front, namespace))
+        self._events: dict[bool, bytes] = {}
+
+    def is_older(self, seconds: float, now_s: float) -> bool:
+        return self._making.done() and now_s - self._began_s >= seconds
+
+    async def event(self, *, whole: bool) -> bytes:
+        """Return the event, with what is known of the journal if it is the `whole`."""
+        found = await asyncio.shield(self._making)  # the stream that wanted it first may end
+        if whole not in self._events:
+            told = StatsEvent(what_may_be_seen(found.stats, whole=whole), found.logs, found.left_out)
+            self._events[whole] = b"event: stats\ndata: %s\n\n" % encode_json(told)
+        return self._events[whole]
+
+
+async def _described(front: Front, namespace: str) -> StatsEvent:
+    async with front.describing:
+        names = await front.port.names(namespace, "queue").get()
+        names += await front.port.names(namespace, "topic").get()
+        logs: list[msgspec.Raw] = []
+        size = 0
+        for at, name in enumerate(names[:LOGS_MAX]):
+            if at % LOGS_AT_ONCE == 0:
+                await asyncio.sleep(0)  # others are to run meanwhile
             try:
-                logs.append(await call.port.describe(log).get())
+                log = await front.log(namespace, name)
+                told = encode_json(await front.port.describe(log).get())
             except PenstockError:  # deleted just now
                 continue
-        await asyncio.sleep(0)  # others are to run meanwhile
-    found = what_may_be_seen(call, await call.port.stats(call.namespace).get())
-    return StatsEvent(stats=found, logs=logs, left_out=max(0, len(names) - LOGS_MAX))
+            size += len(told)
+            if size > STATS_BYTES_MAX:
+                left_out = len(names) - at
+                break
+            logs.append(msgspec.Raw(told))
+        else:
+            left_out = max(0, len(names) - LOGS_MAX)
+        return StatsEvent(await front.port.stats(namespace).get(), logs, left_out)
 
 
 class _Pause(Stoppable):
