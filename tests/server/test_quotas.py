@@ -120,13 +120,22 @@ def test_no_more_queues_are_made_than_the_quota_has_on_any_way(serve: Serve) -> 
     assert client.get(HERE).json()["queues"] == 1
 
 
-def test_a_queue_that_is_named_for_dead_letters_passes_the_quota(serve: Serve) -> None:
-    client = serve("small:100/queues=1")
-    client.patch(HERE + "/queues/orders", json={"policy": {"dead_letter": "grave"}})
-    refused(client.post(ORDERS + "/dead-letters"))
-    assert client.get(HERE + "/queues").json()["names"] == ["orders"]
-    client.patch(HERE + "/queues/orders", json={"policy": {"dead_letter": None}})
-    assert client.post(ORDERS + "/dead-letters").json()["name"] == "orders.dlq"  # a part of its queue
+def test_a_queue_counts_from_when_a_policy_names_it_for_dead_letters(serve: Serve) -> None:
+    client = serve("small:100/queues=3")
+    naming = {"policy": {"dead_letter": "failed"}}
+    assert client.patch(HERE + "/queues/orders", json=naming).status_code == 200
+    refused(client.put(HERE + "/queues/more", json={"policy": {"dead_letter": "other"}}))
+    assert client.put(HERE + "/queues/more", json=naming).status_code == 201  # both name the same one
+    refused(client.patch(HERE + "/queues/more", json={"policy": {"dead_letter": "other"}}))
+    refused(client.put(HERE + "/queues/third", json={}))
+    assert client.post(ORDERS + "/dead-letters").json()["name"] == "failed"
+    assert client.put(HERE + "/queues/failed", json={}).status_code == 200
+    # What belongs to a queue, or is named no more, does not count.
+    for name in ("orders", "more"):
+        client.patch(HERE + f"/queues/{name}", json={"policy": {"dead_letter": None}})
+        assert client.post(HERE + f"/logs/{name}/dead-letters").json()["name"] == f"{name}.dlq"
+    client.delete(HERE + "/queues/failed")
+    assert client.put(HERE + "/queues/third", json={}).status_code == 201
 
 
 def test_no_more_is_stored_than_the_quota_has(serve: Serve) -> None:

@@ -168,6 +168,11 @@ class Embedded:
             self.monitor.begin()
             return Answer(sorted({log.namespace for log in self.monitor.engine.logs.values()}))
 
+    def claimed_names(self, namespace: str) -> set[str]:
+        """Return the names of a namespace that its limit of queues counts."""
+        with self.monitor.lock:
+            return self.monitor.engine.claimed_names(namespace)
+
     def depth(self, namespace: str) -> int:
         """How many messages of a namespace are not settled yet, those among them that are not durable yet."""
         with self.monitor.lock:

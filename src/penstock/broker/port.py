@@ -317,6 +317,10 @@ class HostedPort(Port, Protocol):
         """The namespaces that have queues or topics."""
         ...
 
+    def claimed_names(self, namespace: str) -> set[str]:
+        """Return the names of queues and topics, and of queues that policies name for dead letters."""
+        ...
+
     def depth(self, namespace: str) -> int:
         """How many messages of a namespace are not settled yet. Published ones count before they are durable, so that nobody comes between this and a publish."""
         ...

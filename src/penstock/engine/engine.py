@@ -164,6 +164,15 @@ class Engine:
         found = [log for (space, _), log in self._by_name.items() if space == namespace]
         return sorted(found, key=lambda log: log.name)
 
+    def claimed_names(self, namespace: str) -> set[str]:
+        """Return the names of logs that exist, and of queues that policies name for dead letters.
+
+        The dead letters that a log has of its own are part of it.
+        """
+        named = {name for (space, name), count in self._dead_targets.items() if space == namespace and count}
+        named.update(name for space, name in self._by_name if space == namespace)
+        return {name for name in named if not is_dead_letter_name(name)}
+
     def depth(self, namespace: str) -> int:
         """How many messages the logs of a namespace have that are not settled."""
         return sum(log.depth for (space, _), log in self._by_name.items() if space == namespace)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -49,20 +50,25 @@ def what_may_be_seen(found: BrokerStats, *, whole: bool) -> BrokerStats:
 # --- queues and topics ---
 
 
-async def require_room_for_queues(call: Call, adding: int) -> None:
-    """That a namespace may have so many more queues and topics."""
+def require_room_for_queues(call: Call, names: Iterable[object]) -> None:
+    """Raise `QuotaExceeded` if a namespace may not have queues or topics of these names besides its own.
+
+    What is not a name yet is refused later, for that.
+    """
     limit = call.front.quotas.limit(call.namespace)
-    if limit is not None and limit.queues is not None and adding:
-        there = len(await call.port.names(call.namespace, "queue").get())
-        there += len(await call.port.names(call.namespace, "topic").get())
-        call.front.quotas.require_room(call.namespace, queues=there, adding=adding)
+    if limit is not None and limit.queues is not None:
+        there = call.port.claimed_names(call.namespace)
+        wanted = {name for name in names if isinstance(name, str) and not is_dead_letter_name(name)}
+        adding = len(wanted - there)
+        if adding:
+            call.front.quotas.require_room(call.namespace, queues=len(there), adding=adding)
 
 
 async def _declared(call: Call, kind: Kind) -> wire.LogInfo:
     body: wire.Declare = call.body
     policy = wire.policy_in(body.policy)
     if await call.port.find(call.namespace, call.path["name"]).get() is None and body.create is not False:
-        await require_room_for_queues(call, 1)
+        require_room_for_queues(call, (call.path["name"], policy.get("dead_letter")))
         call.status = 201
     found = await call.port.declare(
         call.namespace, call.path["name"], policy, create=body.create, kind=kind
@@ -87,8 +93,9 @@ async def _meant(call: Call, kind: Kind) -> Handle:
 
 
 async def _altered(call: Call, kind: Kind) -> wire.LogInfo:
-    found = await _meant(call, kind)
-    await call.port.change(found, "alter", **_fields(wire.policy_in(call.body.policy))).get()
+    found, policy = await _meant(call, kind), _fields(wire.policy_in(call.body.policy))
+    require_room_for_queues(call, (policy.get("dead_letter"),))
+    await call.port.change(found, "alter", **policy).get()
     return info(await _found(call, kind))
 
 
@@ -156,12 +163,7 @@ async def purge(call: Call) -> wire.Count:
 
 
 async def dead_letters(call: Call) -> wire.LogInfo:
-    log = await call.log()
-    named = log.policy.dead_letter
-    # Where a queue has dead letters of its own, they belong to it, and are not counted.
-    if named is not None and not is_dead_letter_name(log.name):
-        await require_room_for_queues(call, int(await call.front.found(call.namespace, named) is None))
-    found: Handle = await call.port.change(log, "dead-letters").get()
+    found: Handle = await call.port.change(await call.log(), "dead-letters").get()
     call.front.keep(found)
     return info(found)
 

@@ -98,7 +98,7 @@ async def publish(call: Call) -> wire.Ids:
     name = call.path["name"]
     log, number = await call.front.found(call.namespace, name), call.query["log"]
     if log is None and number is None and messages:
-        await require_room_for_queues(call, 1)
+        require_room_for_queues(call, (name,))
     elif log is None or number not in (None, log.number):
         log = await call.log()  # which says what is missing
     with within_quota(call, call.namespace, len(messages), size_of(messages)):

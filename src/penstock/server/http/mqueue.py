@@ -134,7 +134,7 @@ async def _published(call: Call, namespace: str, items: list[EnqueueItem]) -> li
         by_topic.setdefault(item.topic, []).append(at)
     messages = [_message_of(item) for item in items]
     missing = [name for name in by_topic if await call.front.found(namespace, name) is None]
-    await require_room_for_queues(call, len(missing))
+    require_room_for_queues(call, missing)
     log = await call.front.log(namespace, items[0].topic) if len(by_topic) == 1 and not missing else None
     with within_quota(call, namespace, len(messages), size_of(messages)):
         if log is not None:
@@ -184,7 +184,7 @@ async def dequeue(call: Call) -> Any:
 
 
 async def _made(call: Call, topic: str) -> Handle:
-    await require_room_for_queues(call, 1)
+    require_room_for_queues(call, (topic,))
     log = await call.port.declare(call.namespace, topic, {}, create=None).get()
     call.front.keep(log)
     return log

@@ -231,18 +231,14 @@ async def hand_in(call: Call) -> wire.Taken:
     if manifest is None:
         return wire.Taken(taken=True)
     wait_s = 0.0 if call.front.stopping else min(max(body.wait, 0.0), COMMIT_WAIT_S_MAX)
-    with await _within_quota(call, manifest) if first else nullcontext():
+    with _within_quota(call, manifest) if first else nullcontext():
         return await tables.work(desk.commit, manifest, body.files, wait_s, waiting=True)
 
 
-async def _within_quota(call: Call, manifest: Manifest) -> AbstractContextManager[None]:
+def _within_quota(call: Call, manifest: Manifest) -> AbstractContextManager[None]:
     """A batch that comes for the first time counts, and the queues that it makes."""
     shares = manifest.shares().values()
-    if call.front.quotas.limit(call.namespace) is not None:
-        missing = [
-            one.topic for one in shares if await call.port.find(call.namespace, one.topic).get() is None
-        ]
-        await require_room_for_queues(call, len(missing))
+    require_room_for_queues(call, [one.topic for one in shares])
     return within_quota(call, call.namespace, manifest.rows, sum(one.bytes for one in shares))
 
 

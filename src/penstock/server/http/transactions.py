@@ -27,7 +27,7 @@ async def transact(call: Call) -> wire.Ids:
     if any(step.receipts or step.offsets for step in body.steps):
         call.caller.require(call.namespace, "consume")
     steps = [one for step in body.steps for one in await _operations(call, step)]
-    await _require_room_for_queues(call, steps)
+    require_room_for_queues(call, [step.log for step in steps])  # those that are given by name
     count = sum(len(step.messages) for step in steps)
     with within_quota(call, call.namespace, count, sum(size_of(step.messages) for step in steps)):
         return ids_reply(await call.port.transact(call.namespace, steps).get(), call.packed)
@@ -44,14 +44,6 @@ async def _operations(call: Call, step: wire.Operation) -> list[Operation]:
     if step.messages:
         found.append(Operation(log, [message_of(one) for one in step.messages]))
     return found
-
-
-async def _require_room_for_queues(call: Call, steps: list[Operation]) -> None:
-    """That the queues which a transaction would make may be made."""
-    if call.front.quotas.limit(call.namespace) is not None:
-        new = {step.log for step in steps if isinstance(step.log, str)}
-        missing = [name for name in new if await call.port.find(call.namespace, str(name)).get() is None]
-        await require_room_for_queues(call, len(missing))
 
 
 _ID: Final = 412_390_178_816_270_336
