@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Iterator, MutableMapping
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -338,3 +339,31 @@ def test_statistics_outlive_their_token(guarded: Guarded, clock: ManualClock) ->
         assert next(events)["event"] == "stats"
         clock.advance(seconds=3600)
         ends_unauthorized(events)
+
+
+def test_a_long_poll_ends_with_its_token(guarded: Guarded, clock: ManualClock) -> None:
+    clock.advance(seconds=3590)
+    asks = [("POST", ORDERS + "/groups/default/lease"), ("GET", ORDERS + "/messages?wait=40"), ("GET", "/dequeue?topic=orders&wait=40")]  # fmt: skip
+    with ThreadPoolExecutor(3) as pool:
+        answers = [
+            pool.submit(httpx2.request, method, guarded.running.url + path, headers=guarded.headers, timeout=60,
+                        json={"wait": 40} if method == "POST" else None)
+            for method, path in asks
+        ]  # fmt: skip
+        until(lambda: len(guarded.port.monitor.lines.of_log(guarded.log)) == 3)
+        clock.advance(seconds=10)
+        found = [answer.result(30) for answer in answers]
+    assert [one.status_code for one in found] == [200] * 3
+    assert found[0].json()["deliveries"] == found[1].json()["messages"] == found[2].json() == []
+
+
+def test_a_long_poll_of_a_replaced_key_is_given_nothing(guarded: Guarded) -> None:
+    with ThreadPoolExecutor(1) as pool:
+        url = guarded.running.url + "/dequeue?topic=orders&wait=40"
+        answer = pool.submit(httpx2.get, url, headers=guarded.headers, timeout=60)
+        until(guarded.stands_in_line)
+        guarded.accounts.replace(Keys.from_secret(SECRET[::-1]))
+        guarded.publish(b"for nobody")
+        assert answer.result(30).status_code == 401
+    found = guarded.port.describe(guarded.log).wait()
+    assert (found.ready, found.leased) == (1, 0)

@@ -12,7 +12,7 @@ from penstock.broker.contents import octets_of
 from penstock.broker.deliveries import deliveries
 from penstock.broker.port import Granted, Handle, Operation, Receipts
 from penstock.clock import to_datetime
-from penstock.errors import BrokerClosed, InvalidArgument
+from penstock.errors import BrokerClosed, InvalidArgument, Unauthorized
 from penstock.limits import DELIVERIES_MAX
 from penstock.server.http.messages import place_of
 from penstock.server.http.problem import Refusal
@@ -68,8 +68,10 @@ async def leased(
     octets = octets_of(granted.runs)
     if granted.number:
         try:
+            if wait_us:
+                call.require_caller()
             call.require_room(octets)
-        except Refusal:
+        except (Refusal, Unauthorized):
             await unseen(call, log, granted, list(granted.offsets))
             raise
     return granted, octets

@@ -233,6 +233,8 @@ async def patient_page(call: Call, log: Handle) -> Stretch:
                 break
             await call.front.outcome(call.port.watch(log, found.next, wait_us=left_us), call.connection)
             found = await page(call, log, offset, count)
+    if found.runs:
+        call.require_caller()
     return found
 
 

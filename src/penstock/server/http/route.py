@@ -112,12 +112,14 @@ class Call:
         return await self.front.log(self.namespace, self.path["name"], self.query.get("log"))
 
     def wait_us(self, given: float) -> int:
-        """How long a request waits: not longer than the server lets it."""
-        wait_us = duration_us(given, "wait")
-        return 0 if self.front.stopping else min(wait_us, round(self.front.bounds.wait_s_max * SECOND_US))
+        """Return how long a request waits: no longer than the server lets it, or its token lasts."""
+        wait_us = min(duration_us(given, "wait"), round(self.front.bounds.wait_s_max * SECOND_US))
+        if self.caller.until_us is not None:
+            wait_us = max(0, min(wait_us, self.caller.until_us - self.port.clock.now_us()))
+        return 0 if self.front.stopping else wait_us
 
     def require_caller(self) -> None:
-        """Raise `Unauthorized` if the caller is nobody any more: the token has expired, or the key that it was signed with was replaced. For answers that go on."""
+        """Raise `Unauthorized` if the caller is nobody any more: the token has expired, or the key that it was signed with was replaced. For answers that go on, or were waited for."""
         self.front.accounts.caller(self.header(b"authorization"))
 
     async def built(self, octets: int, make: Callable[[], Any]) -> Any:
