@@ -22,7 +22,6 @@ from ipaddress import ip_address
 from time import perf_counter
 from types import MappingProxyType
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from penstock.errors import BatchTooLarge, Forbidden, InvalidArgument, PenstockError
 from penstock.names import check_name
@@ -250,12 +249,17 @@ def _require_local(headers: Mapping[bytes, bytes]) -> None:
         )  # fmt: skip
 
 
+#: What may stand in Host, behind two slashes, and in Origin: of more than that, readers make different names.
+_ORIGIN: Final = re.compile(rb"(?:[a-z][a-z0-9+.-]*:)?//(\[[0-9a-f:.]+\]|[a-z0-9._-]+)(?::[0-9]*)?")
+
+
 @lru_cache(1024)
 def _is_local(url: bytes) -> bool:
-    if b"@" in url:
+    found = _ORIGIN.fullmatch(url.lower())
+    if found is None:
         return False
+    name = found[1].decode().strip("[]")
     try:
-        name = urlsplit(url.decode("ascii")).hostname or ""
         return name == "localhost" or name.endswith(".localhost") or ip_address(name).is_loopback
     except ValueError:
         return False
@@ -366,6 +370,10 @@ def answer_to(error: Exception, request: str) -> tuple[int, Headers, bytes]:
         return found
     if isinstance(error, Refusal):
         return problem.refused(error, request)
+    if isinstance(error, UnicodeError):  # whatever did not check it, it is the client's text
+        _LOG.warning("request %s has unreadable text: %s", request, error, extra=_named(request))
+        refusal = InvalidArgument("the request holds text that is not valid Unicode: send it as UTF-8")
+        return problem.failed(refusal, request)
     _LOG.error("request %s found a mistake of ours", request, exc_info=error, extra=_named(request))
     return problem.unexpected(request)
 

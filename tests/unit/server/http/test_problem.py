@@ -81,6 +81,15 @@ def test_a_mistake_of_ours_is_not_told_to_the_client(caplog: pytest.LogCaptureFi
     assert caplog.records[0].__dict__["request_id"] == "r-7"
 
 
+@pytest.mark.parametrize("how", ["encode", "decode"])
+def test_text_that_is_not_unicode_is_the_mistake_of_the_client(how: str) -> None:
+    with pytest.raises(UnicodeError) as caught:
+        _ = "\ud800".encode() if how == "encode" else b"\xff".decode()
+    found, _ = problem(answer_to(caught.value, "r"))
+    assert (found.status, found.code) == (400, "invalid_argument")
+    assert "send it as UTF-8" in found.detail
+
+
 def test_a_refusal_may_close_the_connection() -> None:
     found, headers = problem(refused(Refusal(413, "batch_too_large", "too much", close=True), "r"))
     assert headers["connection"] == "close"
