@@ -49,3 +49,13 @@ def test_a_row_that_is_added_loses_a_field() -> None:
     assert (batch.priority, batch.key) == ([3, 4], ["k", None])
     assert (batch.headers, batch.properties) == ([{"new": "1"}, {}], [b"p", None])
     assert empty_batch(9).payloads == []
+
+
+def test_messages_join_others_of_their_log_in_a_unit() -> None:
+    change = Change()
+    first, second = Log(1, "default", "a", Policy.of()), Log(2, "default", "b", Policy.of())
+    batch = empty_batch(0)
+    assert [change.add_arrival(log, 0, batch) for log in (first, second, first)] == [False, False, True]
+    change.events.append(event(1))
+    change.cut()
+    assert not change.add_arrival(first, 1, batch)
