@@ -81,13 +81,15 @@ def _has_schema(one: Any) -> bool:
 
 
 def _modern(found: Any) -> Any:
-    """Schemas as OpenAPI 3.1 has them: pairs are `prefixItems`. Bytes are base64 for readers of 3.0 too."""
+    """Write schemas so that readers of OpenAPI 3.0 know them too: base64 by format, pairs without `prefixItems`."""
     if isinstance(found, dict):
         changed = {key: _modern(value) for key, value in found.items()}
         if changed.get("contentEncoding") == "base64":
             changed["format"] = "byte"
-        if isinstance(changed.get("items"), list):
-            changed["prefixItems"], changed["items"] = changed["items"], False
+        if "prefixItems" in changed:  # a tuple
+            first, *others = changed.pop("prefixItems")
+            alike = all(other == first for other in others)
+            changed["items"] = first if alike else {"anyOf": [first, *others]}
         return changed
     return [_modern(one) for one in found] if isinstance(found, list) else found
 
