@@ -245,7 +245,7 @@ def test_trailers_without_end_are_kept_in_memory(strict: Running) -> None:
             b"POST /length HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n0\r\n",
             b"x: 1\r\n" * 10_000,
         )
-        assert refused(made) == (413, "batch_too_large")
+        assert refused(made) == (431, "headers_too_large")
     assert memory_bytes(strict) - before < FLAT_BYTES
 
 

@@ -11,6 +11,8 @@ send a byte a minute would take every connection there is. So its protocol class
 - `Guard.data_received` counts the bytes of a head or a body that is not whole yet. One that is never whole is refused when it is above its bound,
   and nobody has seen it. The bytes of bodies that came in several pieces are counted for all connections together, from the first until the answer: many
   that are each within their bound are not more than the memory there is. The one that goes beyond is refused.
+- Headers behind a chunked body (trailers) are dropped: uvicorn puts them among the headers of the
+  request, where an `Authorization` that no proxy has seen would count. They have the bound of a head.
 - Time is looked at once a second, for all connections together (`Door.sweep`): a request that comes and goes within a second costs no timer.
   What a connection is doing (`Stage`) and for which request is compared with the second before. Who asks for nothing may stay for a time; a head must be there within one; a body may
   take a time and one second more for every so many bytes, so a client that sends a byte a second is cut, and a slow line is not; an answer that
@@ -223,6 +225,24 @@ class Door:
             transport.abort()
 
 
+class Trailers(list[tuple[bytes, bytes]]):
+    """The headers of a request once its head is whole: counts what is added, and drops it."""
+
+    def __init__(self, bytes_max: int) -> None:
+        super().__init__()
+        self.bytes = 0
+        self._bytes_max = bytes_max
+
+    def append(self, header: tuple[bytes, bytes]) -> None:
+        self.bytes += len(header[0]) + len(header[1]) + len(b": \r\n")
+        if self.are_too_large:
+            raise EOFError  # ends the parser
+
+    @property
+    def are_too_large(self) -> bool:
+        return self.bytes > self._bytes_max
+
+
 class Guard(HttpToolsProtocol):
     """A connection with bounds; the rest is uvicorn's."""
 
@@ -242,6 +262,7 @@ class Guard(HttpToolsProtocol):
             None  # the request that is being answered; `cycle` is the one that came last
         )
         self._tail = b""  # the end of what has come of such a head
+        self._trailers = Trailers(self.door.bound.head_bytes)
         self._stage = Stage.IDLE
         self._request: object = None  # the one for which it is in that stage
         self._since_s = self._moved_s = 0.0
@@ -328,8 +349,11 @@ class Guard(HttpToolsProtocol):
                 return
         if not in_body and b"pgrade:" in data:
             data = _without_upgrade(data)
-        before = self.cycle
+        before, behind = self.cycle, self._trailers.bytes
+        body_bytes = len(before.body) if in_body else 0
         super().data_received(data)
+        if self._turned_away:
+            return
         cycle = self.cycle
         if cycle is not before:  # a head is whole, and usually all of the request
             self._received, self._tail = 0, data[1 - len(_END_OF_HEAD) :]
@@ -346,6 +370,15 @@ class Guard(HttpToolsProtocol):
             self.turn_away(Refusal.LARGE_BODY)
         else:
             self._hold(len(data))
+            self._count_trailers(behind, 0 if len(cycle.body) > body_bytes else len(data))
+
+    def _count_trailers(self, before: int, unfinished: int) -> None:
+        """Count what has come behind the body: of a trailer that is not whole yet, httptools tells nothing."""
+        if self.cycle.response_complete:
+            return  # the body is no longer looked at
+        self._trailers.bytes = before + unfinished if unfinished else self._trailers.bytes - before
+        if self._trailers.are_too_large and not self._turned_away:
+            self.turn_away(Refusal.LARGE_HEAD)
 
     def on_message_begin(self) -> None:
         if len(self.pipeline) >= PIPELINED_MAX:
@@ -358,6 +391,8 @@ class Guard(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+        self._trailers.bytes = 0
+        self.headers = self._trailers
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self._served = cycle
@@ -437,7 +472,7 @@ class Guard(HttpToolsProtocol):
 
     def send_400_response(self, msg: str) -> None:  # noqa: ARG002  # uvicorn says no more than ours
         if not self._is_deaf:
-            self.turn_away(Refusal.GARBLED)
+            self.turn_away(Refusal.LARGE_HEAD if self._trailers.are_too_large else Refusal.GARBLED)
 
     def _unsupported_upgrade_warning(self) -> None:
         # One that came in pieces. It is served, but httptools does not parse what comes behind it.

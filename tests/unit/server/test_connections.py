@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from penstock.server import connections
-from penstock.server.http.parties import CONNECTION
+from penstock.server.http.parties import CONNECTION, NoConnection
 from penstock.server.listening import HttpFront
 from penstock.server.quantity import Address
 from tests.server.running import BOUND
@@ -359,3 +359,39 @@ def test_one_who_asks_behind_a_wait_is_not_read_from_and_not_seen_to_go() -> Non
 
     on_a_connection(waits, get("/1") + get("/2"))
     assert seen[0] is True
+
+
+CHUNKED = b"POST /1 HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n"
+
+
+async def headers_of(scope: Any, receive: Any, send: Any) -> None:
+    """Answers with the headers, once the body is there."""
+    while (await receive()).get("more_body"):
+        pass
+    await hello({**scope, "path": repr(scope["headers"]), CONNECTION: NoConnection()}, receive, send)
+
+
+@pytest.mark.parametrize("cut", [0, len(CHUNKED), len(CHUNKED) + 20])
+def test_trailers_are_no_headers(cut: int) -> None:
+    whole = CHUNKED + b"authorization: Bearer x\r\nexpect: 100-continue\r\n\r\n"
+    found = b"".join(on_a_connection(headers_of, whole[:cut], whole[cut:], get("/2")))
+    assert found.count(b"HTTP/1.1 200") == 2
+    assert b"transfer-encoding" in found
+    assert not any(text in found for text in (b"authorization", b"Bearer", b"100"))
+
+
+@pytest.mark.parametrize("trailers", [[b"a: 1\r\n" * 20_000] * 20, [b"a: ", *[b"1" * 100_000] * 20]])
+@pytest.mark.parametrize("at_once", [True, False])
+def test_trailers_are_bounded_as_headers_are(trailers: list[bytes], *, at_once: bool) -> None:
+    """Also if one never ends, and if they come together with the body."""
+    parts = [CHUNKED, *trailers, b"\r\n\r\n"]
+    found = on_a_connection(headers_of, *([b"".join(parts)] if at_once else parts))
+    assert b"".join(one for one in found if isinstance(one, bytes)).startswith(b"HTTP/1.1 431")
+    assert "end of what is written" in found
+
+
+def test_a_large_body_in_chunks_needs_no_large_head() -> None:
+    """What stands between parts of a body is not counted with what stood there before."""
+    chunk = [b"1;" + b"e" * 1000 + b"\r\n", b"x", b"\r\n"]
+    found = on_a_connection(headers_of, CHUNKED[:-3], *chunk * 1200, b"0\r\n\r\n")
+    assert b"".join(found).startswith(b"HTTP/1.1 200")
