@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
-from contextlib import suppress
+from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
 T = TypeVar("T")
@@ -34,7 +34,10 @@ class Threads:
             self._places.release()
             raise
         found.add_done_callback(lambda _: self._places.release())
-        return await asyncio.shield(found)
+        try:
+            return await asyncio.shield(found)
+        finally:
+            del found  # it holds the error, whose traceback holds this frame
 
 
 async def in_thread(function: Callable[[], T]) -> T:
@@ -48,32 +51,26 @@ def any_busy() -> bool:
 
 
 def _begun(function: Callable[[], T], name: str) -> asyncio.Future[T]:
-    loop = asyncio.get_running_loop()
-    done: asyncio.Future[T] = loop.create_future()
-
-    def finish(result: T | None, error: BaseException | None) -> None:
-        if done.cancelled():
-            return
-        if error is not None:
-            done.set_exception(error)
-        else:
-            done.set_result(result)  # type: ignore[arg-type]
-
-    def run() -> None:
-        result, error = None, None
-        try:
-            result = function()
-        except BaseException as caught:
-            error = caught
-        _busy.discard(threading.current_thread())
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            loop.call_soon_threadsafe(finish, result, error)
-
-    thread = threading.Thread(target=run, name=_PREFIX + name, daemon=True)
+    done: Future[T] = Future()
+    done.set_running_or_notify_cancel()  # it runs also if nobody waits for it any more
+    thread = threading.Thread(target=_run, args=(done, function), name=_PREFIX + name, daemon=True)
     _busy.add(thread)
     try:
         thread.start()
     except BaseException:
         _busy.discard(thread)
         raise
-    return done
+    return asyncio.wrap_future(done)
+
+
+def _run(done: Future[T], function: Callable[[], T]) -> None:
+    try:
+        result = function()
+    except BaseException as error:
+        _busy.discard(threading.current_thread())
+        done.set_exception(error)
+    else:
+        _busy.discard(threading.current_thread())
+        done.set_result(result)
+    finally:
+        del done, function  # an error holds this frame by its traceback, and `done` holds the error

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
+import weakref
 from contextlib import suppress
+from functools import partial
 from typing import Any
 
 import pytest
@@ -60,3 +63,35 @@ def test_what_it_raises_is_lost() -> None:
         assert await threads.in_thread(lambda: 3) == 3
 
     asyncio.run(scenario())
+
+
+class Large:
+    """Something that is handed to a thread."""
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_what_a_failed_function_was_given_is_let_go_at_once(*, pooled: bool) -> None:
+    """Not only when the garbage collector comes by: it may be a body of many megabytes."""
+
+    def fail(given: Large) -> None:
+        raise ValueError(f"so it is with {given}")
+
+    async def scenario() -> None:
+        given = Large()
+        seen = weakref.ref(given)
+        pool = Threads(1, "test")
+        try:
+            await (pool.run(fail, given) if pooled else threads.in_thread(partial(fail, given)))
+        except ValueError:
+            del given
+        for thread in threading.enumerate():
+            if thread.name.startswith("penstock-"):
+                thread.join()
+        await asyncio.sleep(0)  # the loop has callbacks of futures that are done
+        assert seen() is None
+
+    gc.disable()
+    try:
+        asyncio.run(scenario())
+    finally:
+        gc.enable()
