@@ -227,6 +227,16 @@ FILTER_STEPS_AT_ONCE: Final = 8_000_000
 # Text longer than that is no number that anybody computes with, and reading one takes quadratic time.
 FILTER_NUMBER_CHARS_MAX: Final = 64
 
+# --- bodies of requests ---
+
+# Values of a body that has messages, or the logs of a stream of Spark's. A batch has at most some 516,000
+# messages, since each counts with 64 bytes of a frame, and most of what adds values to a message adds bytes,
+# too. Decoded, so many values take 300 to 600 MB.
+BODY_VALUES_MAX: Final = 6 << 20
+
+# Values of any other body: DELIVERIES_MAX leases in two columns, or SPOOL_FILES_MAX names. A policy has some twenty.
+BODY_VALUES_SMALL_MAX: Final = 1 << 18
+
 # --- accounts ---
 
 # A token comes with every request and is refused above this before it is parsed. Identity providers stay below half of it.

@@ -23,7 +23,7 @@ import msgspec
 from penstock.broker.port import How, Kind
 from penstock.broker.trace import Step as TraceStep
 from penstock.errors import InvalidArgument
-from penstock.limits import OFFSET_MAX, PRIORITY_DEFAULT
+from penstock.limits import HEADERS_COUNT_MAX, OFFSET_MAX, PRIORITY_DEFAULT
 from penstock.policy import Backoff, Policy
 
 #: The media types of a body, and what they are called in `Accept`.
@@ -35,6 +35,9 @@ EVENTS = "text/event-stream"
 
 #: A time of a request: one without an offset may mean any.
 Moment = Annotated[datetime, msgspec.Meta(tz=True)]
+
+#: The headers of a message that is to be published: more of them are refused while they are read.
+Headers = Annotated[dict[str, str], msgspec.Meta(max_length=HEADERS_COUNT_MAX)]
 
 #: After so many seconds without a word a consumer is thought dead, if it named no other silence: a server outlives its clients, and what they had must not be theirs for ever.
 SILENCE_S = 60.0
@@ -89,11 +92,13 @@ class Count(Reply):
 # --- messages ---
 
 
-class Item(Body):
+# The garbage collector leaves items alone (`gc=False`): they hold nothing that could hold them, and a
+# batch of half a million would make it look at all of them again and again.
+class Item(Body, gc=False):
     """A message to be published. In the place of one, its payload alone may stand."""
 
     payload: bytes
-    headers: dict[str, str] = {}
+    headers: Headers = {}
     key: str | None = None
     priority: int = PRIORITY_DEFAULT
     delay: float | None = None

@@ -12,7 +12,9 @@ from typing import Any, Final
 import msgspec
 
 from penstock.errors import InvalidArgument
+from penstock.limits import BODY_VALUES_SMALL_MAX
 from penstock.policy import Policy
+from penstock.server.http.body_values import BYTE_VALUES_MAX, require_values
 
 JSON_TYPE: Final = b"application/json"
 MSGPACK_TYPE: Final = b"application/msgpack"
@@ -25,11 +27,13 @@ encode_msgpack: Final = msgspec.msgpack.Encoder(enc_hook=str).encode
 class Reading:
     """How the body of a route is read, in both formats: made once."""
 
-    __slots__ = ("_json", "_msgpack", "optional", "takes_policy")
+    __slots__ = ("_json", "_msgpack", "_uncounted_bytes", "_values_max", "optional", "takes_policy")
 
-    def __init__(self, wanted: Any) -> None:
+    def __init__(self, wanted: Any, values_max: int = BODY_VALUES_SMALL_MAX) -> None:
         self._json = msgspec.json.Decoder(wanted)
         self._msgpack = msgspec.msgpack.Decoder(wanted)
+        self._values_max = values_max
+        self._uncounted_bytes = values_max // BYTE_VALUES_MAX
         self.optional = _may_be_empty(wanted)
         self.takes_policy = "policy" in getattr(wanted, "__struct_fields__", ())
 
@@ -37,6 +41,8 @@ class Reading:
         packed = is_msgpack(content_type)
         if not body and self.optional:
             body = b"\x80" if packed else b"{}"
+        if len(body) > self._uncounted_bytes:
+            require_values(body, self._values_max, packed=packed)
         try:
             return (self._msgpack if packed else self._json).decode(body)
         except msgspec.ValidationError as error:

@@ -24,6 +24,7 @@ from penstock.errors import PenstockError
 from penstock.server.bounds import Bounds
 from penstock.server.http.parties import Accounts, Caller, Connection, Observer, Quotas
 from penstock.server.http.problem import Refusal
+from penstock.server.threads import Threads
 
 Receive = Callable[[], Awaitable[MutableMapping[str, Any]]]
 
@@ -57,6 +58,7 @@ class Front:
         self.directory = directory
         self.ready = ready
         self.stopping = False
+        self.decoding = Threads(1, "bodies")  # only one at a time takes memory
         self.tables: Any = None  # made when Spark first asks: see `spark`
         #: In every answer: by it a client knows that it speaks to another server than before, which knows no consumers and no leases.
         self.life = (b"penstock-life", os.urandom(8).hex().encode())

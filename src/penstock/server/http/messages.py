@@ -17,7 +17,7 @@ from penstock.broker.port import Handle, Operation
 from penstock.broker.shelf import Run
 from penstock.engine.pattern import compile_pattern
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.limits import OFFSET_MAX
+from penstock.limits import BODY_VALUES_MAX, OFFSET_MAX
 from penstock.message import Message
 from penstock.server.http import arrow
 from penstock.server.http.logs import require_room_for_queues
@@ -329,7 +329,7 @@ COUNT: Final = Query("count", int, "how many messages at the most", 100)
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="POST", path=LOG + "/messages", summary="Publish messages, all or none; a queue is made on first use", permission=("publish",), handler=publish,
-        request=wire.Publish, answer=wire.Ids, example=wire.Publish(messages=[b"hello", _ITEM]),
+        request=wire.Publish, values_max=BODY_VALUES_MAX, answer=wire.Ids, example=wire.Publish(messages=[b"hello", _ITEM]),
         answer_example=wire.Ids(ids=[_ID, _ID + 1], ids_str=[str(_ID), str(_ID + 1)]),
         note="In the place of a message, its payload alone may stand. A repeated `dedup_id` gives the id of the first. A queue that does not exist is made.",
     ),

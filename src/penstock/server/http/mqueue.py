@@ -24,7 +24,7 @@ from penstock.broker import calls
 from penstock.broker.contents import messages_of
 from penstock.broker.port import Granted, Handle, Operation, Receipts
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.limits import PRIORITY_DEFAULT
+from penstock.limits import BODY_VALUES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message
 from penstock.names import check_name
 from penstock.server.http.front import ClientGone
@@ -40,7 +40,7 @@ TEXT: Final = "text/plain; charset=utf-8"
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
 
 
-class EnqueueItem(wire.Body):
+class EnqueueItem(wire.Body, gc=False):  # as `wire.Item`
     """A message for a queue."""
 
     topic: str
@@ -48,7 +48,7 @@ class EnqueueItem(wire.Body):
     namespace: str = "default"
     priority: int = PRIORITY_DEFAULT
     deliver_after: wire.Moment | None = None
-    headers: dict[str, str] = msgspec.field(default_factory=dict)
+    headers: wire.Headers = msgspec.field(default_factory=dict)
     key: str | None = None
     ttl: float | None = None
     dedup_id: str | None = None
@@ -283,7 +283,7 @@ _LEASE: Final = Query(
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="POST", path="/enqueue", summary="Publish messages, to queues that are made on first use", handler=enqueue,
-        request=list[EnqueueItem], answer=list[Enqueued], status=202,
+        request=list[EnqueueItem], values_max=BODY_VALUES_MAX, answer=list[Enqueued], status=202,
         example=[
             EnqueueItem(
                 namespace="default", topic="test-topic", priority=1, payload=b"Hello World", deliver_after=datetime(2024, 1, 1, 12, tzinfo=UTC)

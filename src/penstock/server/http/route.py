@@ -19,6 +19,7 @@ from penstock import argument
 from penstock.broker.port import Handle, HostedPort
 from penstock.clock import SECOND_US, duration_us
 from penstock.errors import InvalidArgument
+from penstock.limits import BODY_VALUES_SMALL_MAX
 from penstock.server.accounts import Permission
 from penstock.server.http.bodies import encode_json, encode_msgpack
 from penstock.server.http.front import Front, Receive
@@ -162,6 +163,7 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     also: tuple[Permission, ...] = ()  # and any of these besides
     query: tuple[Query, ...] = ()
     request: Any = None  # what the body is read as
+    values_max: int = BODY_VALUES_SMALL_MAX  # of the body
     answer: Any = None  # what comes back; None is an empty answer
     status: int | None = None  # 200, or 204 where nothing comes back
     others: dict[int, str] = {}  # further statuses, and when they come

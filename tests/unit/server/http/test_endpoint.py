@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, Collection, MutableMapping
 from contextlib import closing
 from typing import Any
 
+import httpx2
 import jwt
+import msgspec
 import pytest
 
 from penstock.broker.opening import in_memory
@@ -16,10 +19,12 @@ from penstock.errors import Unauthorized
 from penstock.server.accounts import Accounts
 from penstock.server.http import app as application
 from penstock.server.http.app import create
+from penstock.server.http.endpoint import DECODED_AT_ONCE_BYTES
 from penstock.server.http.front import ClientGone
 from penstock.server.http.parties import CONNECTION, Connection, NoConnection
 from penstock.server.http.route import Call, Events, Route, Stream
 from penstock.server.keys import Keys
+from tests.server.running import Running
 
 HOST = (b"host", b"localhost:8080")
 ELSEWHERE = NoConnection()
@@ -288,3 +293,34 @@ def test_with_a_key_a_name_of_elsewhere_is_refused() -> None:
         ("PUT", QUEUE, from_elsewhere), ("PUT", QUEUE, [*from_elsewhere, (b"authorization", f"Bearer {token}".encode())]),
         accounts=accounts,
     ) == [401, 201]  # fmt: skip
+
+
+class Decoded(msgspec.Struct):
+    """A body that knows in which thread it was decoded."""
+
+    payload: bytes
+    thread: str = ""
+
+    def __post_init__(self) -> None:
+        self.thread = threading.current_thread().name
+
+
+@pytest.mark.parametrize(
+    ("octets", "thread"), [(10, "server of a test"), (DECODED_AT_ONCE_BYTES, "penstock-bodies")]
+)
+def test_a_large_body_is_decoded_in_a_thread_of_its_own(octets: int, thread: str) -> None:
+    async def handler(call: Call) -> str:
+        return str(call.body.thread)
+
+    route = Route(method="POST", path="/made-up", summary="", handler=handler, request=Decoded, answer=str)
+    body = msgspec.msgpack.encode({"payload": bytes(octets)})
+    kind = {"content-type": "application/msgpack"}
+    with (
+        closing(in_memory(ManualClock())) as port,
+        Running(port, routes=(route,)) as running,
+        httpx2.Client() as client,
+    ):
+        answer = client.post(running.url + "/made-up", content=body, headers=kind)
+        assert msgspec.msgpack.decode(answer.content) == thread
+        answer = client.post(running.url + "/made-up", content=body[:-1] + b"\xc1\xc1", headers=kind)
+        assert answer.status_code == 400
