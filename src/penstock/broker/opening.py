@@ -26,6 +26,7 @@ from penstock.errors import InvalidArgument
 from penstock.ids import SnowflakeIds
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal, check_settings
+from penstock.journal.recovery import NEW
 from penstock.journal.tail import Durability
 from penstock.policy import Policy
 
@@ -198,6 +199,8 @@ def on_disk(
         raise
     try:
         monitor.intake.begin()
+        if journal.recovery.end != NEW:
+            monitor.upkeep.look()
     except BaseException:  # such as a Ctrl-C while it takes in much
         broker.close()
         raise

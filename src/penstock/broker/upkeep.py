@@ -3,12 +3,18 @@
 A thread of its own does it, now and then, counted in changes and bytes, and at once when the disk is full; the last time at the end. Publishers and consumers wait only while the engine's state is packed: plain queued messages
 take no time in that, a million that are delayed, retried or deduplicated take a third of a second. What cannot be done (a full disk,
 say) is said in the log and tried again later: nothing depends on it but time and space.
+
+Opening reads only what the newest snapshot does not cover. A second thread then reads all commits
+once, slowly, so that damage in old segments is logged when the owner starts, and not when a consumer
+comes to it.
 """
 
 from __future__ import annotations
 
 import logging
 import threading
+import weakref
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Final
 
 from penstock.engine.engine import Engine
@@ -32,6 +38,10 @@ BYTES_AT_ONCE: Final = 64 << 20
 #: On a full disk, between two attempts to give space back.
 PRESSED_PAUSE_S: Final = 1.0
 
+#: The look at old commits reads so many bytes, then pauses: a third of a processor at the most.
+LOOK_BYTES: Final = 1 << 20
+LOOK_PAUSE_S: Final = 0.02
+
 #: Why the cleaner drops messages, as it is recorded: no group needs them, whatever each one's `Outcome` was (those begin at 1).
 SETTLED_BY_ALL: Final = 0
 
@@ -52,6 +62,23 @@ class Upkeep:
         self._due = threading.Event()
         self._stopped = threading.Event()
         self._thread: threading.Thread | None = None
+        self._look: threading.Thread | None = None
+
+    def look(self) -> None:
+        """Have a thread read every commit that is there now; damage is noted, and logged, as for any reader."""
+        journal = self._journal
+        thread = threading.Thread(
+            target=_look_through,
+            args=(weakref.ref(journal), journal.durable_sequence, self._stopped),
+            name="penstock-look",
+            daemon=True,
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            _LOG.warning("old commits were not looked at: %s", error)
+            return
+        self._look = thread
 
     def count(self) -> None:
         """With the broker's lock held: something was recorded."""
@@ -185,5 +212,34 @@ class Upkeep:
         """Return when nothing of it is under way any more."""
         self._stopped.set()
         self._due.set()
-        if self._thread is not None:
-            self._thread.join()
+        for thread in (self._thread, self._look):
+            if thread is not None:
+                thread.join()
+
+
+def _look_through(journal_of: Callable[[], Journal | None], last: int, stopped: threading.Event) -> None:
+    """Read the commits up to `last`.
+
+    Between two parts the thread holds no reference: a journal that is forgotten is collected.
+    """
+    done = 0
+    try:
+        while done < last and not stopped.wait(LOOK_PAUSE_S if done else 0):
+            journal = journal_of()
+            if journal is None:
+                return
+            done = _part(journal, done, last, stopped)
+            del journal
+    except PenstockError as error:
+        if not stopped.is_set():
+            _LOG.warning("old commits were not all looked at: %s", error)
+
+
+def _part(journal: Journal, done: int, last: int, stopped: threading.Event) -> int:
+    """Read some commits behind `done`; the last one that was read."""
+    read = 0
+    for frame in journal.frames(done):
+        read += frame.header.bytes
+        if frame.sequence >= last or read >= LOOK_BYTES or stopped.is_set():
+            return frame.sequence
+    return last

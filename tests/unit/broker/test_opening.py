@@ -18,6 +18,7 @@ from penstock.argument import quoted
 from penstock.clock import ManualClock, SystemClock
 from penstock.errors import InvalidArgument, PenstockError
 from tests.conformance.oddities import Refusal, oddities
+from tests.unit.broker.patience import until
 
 
 def chances(broker: penstock.broker.sync.Broker) -> list[float]:
@@ -57,6 +58,35 @@ def test_opening_after_a_kill_logs_what_was_recovered(
         rf"recovered {tmp_path / 'killed'} in [\d.]+ s: read \d+ commits with 4 messages since the last snapshot; ended the leases of 2 messages",
         line,
     )
+
+
+@pytest.mark.parametrize("injury", ["flipped", "gone"])
+def test_opening_logs_damage_in_old_segments(
+    injury: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    data = tmp_path / "data"
+    with penstock.open(data, segment_bytes=8192) as broker:
+        for number in range(30):
+            broker.queue("q").publish(b"%01000d" % number)
+    segment = sorted(data.glob("*.segment"))[1]
+    if injury == "gone":
+        segment.unlink()
+    else:
+        content = bytearray(segment.read_bytes())
+        content[content.index(b"%01000d" % 8)] ^= 1
+        segment.write_bytes(content)
+    caplog.set_level(logging.INFO, "penstock")
+    with penstock.open(data) as broker:
+        until(lambda: bool(caplog.records))
+        (line,) = [one for one in caplog.records if one.levelno == logging.ERROR]
+        assert " in segment 2, bytes " in line.getMessage()
+        assert broker.stats().journal.damaged_messages == (7 if injury == "gone" else 1)
+    caplog.clear()
+    with penstock.open(data) as broker:
+        port: Any = broker._port
+        until(lambda: not port.monitor.upkeep._look.is_alive())
+        assert broker.queue("q").receive() is not None
+    assert not caplog.records  # it is on record, and said once
 
 
 SETTINGS = ["durability", "commit_interval_ms", "segment_bytes", "node", "clock"]
