@@ -163,7 +163,8 @@ def test_every_kind_of_breach_is_found_in_tables(spark: SparkSession) -> None:
     assert {one.kind for one in report.breaches} | {"missing-commits"} == set(KINDS)
     assert all(str(one) for one in report.breaches)
     count = next(one for one in report.groups if one.log == "q")
-    assert (count.published, count.stored, count.cleaned, count.pending, count.settled) == (7, 3, 4, 3, 4)
+    assert (count.published, count.stored, count.cleaned, count.lost) == (7, 3, 1, 3)
+    assert (count.pending, count.settled) == (3, 4)
     assert next(one for one in report.groups if one.log == "s").outcomes == {
         "acked": 4,
         "expired": 1,
@@ -258,6 +259,53 @@ def test_breaches_are_found_in_a_directory(spark: SparkSession, data: Path) -> N
         audit_directory(spark, data / "nowhere")
 
 
+class Looks(Replica):
+    """A replica that counts how often it looks at the directory."""
+
+    count = 0
+
+    def _begin(self) -> None:
+        self.count += 1
+        super()._begin()
+
+
+def test_what_is_missing_is_believed_when_two_looks_agree(data: Path) -> None:
+    with penstock.open(data, segment_bytes=8192) as broker:
+        for number in range(30):
+            broker.queue("q").publish(b"%01000d" % number)
+    assert Looks(data).count == 1
+    (newest,) = data.glob("*.snapshot")
+    newest.unlink()
+    flipped = sorted(data.glob("*.segment"))[2]
+    content = bytearray(flipped.read_bytes())
+    content[content.index(b"%01000d" % 15)] ^= 1
+    flipped.write_bytes(content)
+    max(data.glob("*.segment")).unlink()
+    found = Looks(data)
+    assert found.count == 2
+    assert len(found.facts().missing) == 2
+
+
+def test_without_a_mark_an_audit_goes_by_the_snapshots(spark: SparkSession, data: Path) -> None:
+    with penstock.open(data, segment_bytes=8192) as broker:
+        queue = broker.queue("q")
+        for number in range(30):
+            queue.publish(b"%01000d" % number)
+        queue.ack_many(queue.receive_many(3))
+    (data / "mark").unlink()
+    report = audit_directory(spark, data)
+    (count,) = report.groups
+    assert (count.published, count.stored, count.cleaned, count.pending) == (30, 27, 0, 27)
+    assert count.lost == 3
+    assert found(report)["lost", "q", None] == (3, [(27, 29)])
+    (unread,) = [one for one in report.breaches if one.kind == "missing-commits"]
+    assert "the mark is gone" in unread.detail
+    assert len(report.breaches) == 2
+    with penstock.open(data):  # which takes in what is there
+        pass
+    assert audit_directory(spark, data).ok
+
+
 def test_a_segment_that_is_gone_is_a_loss(spark: SparkSession, data: Path) -> None:
     with penstock.open(data, segment_bytes=8192) as broker:
         queue = broker.queue("q")
@@ -269,6 +317,8 @@ def test_a_segment_that_is_gone_is_a_loss(spark: SparkSession, data: Path) -> No
     assert len(segments) > 3
     segments[1].unlink()
     report = audit_directory(spark, data)
+    (count,) = report.groups
+    assert (count.lost, count.cleaned) == (entry.rows, 0)
     assert found(report)["lost", "q", None] == (entry.rows, [(entry.first, entry.last)])
     assert any(one.kind == "missing-commits" for one in report.breaches)
 

@@ -133,11 +133,12 @@ class StateReader(Embedded):
         """Take in what was committed since the last look."""
         with self.monitor.lock:
             for _ in range(limits.LOOKS_MAX):
-                self.mark = self._reader.mark()
+                before, self.mark = self.mark, self._reader.mark()
                 since = self._begin() if self._sequence is None else self._sequence
                 self._replay(since)
                 older = self._reader.snapshots()[: -limits.SNAPSHOTS_KEPT + 1]
-                if not older or older[-1] <= since:
+                # A mark that is older than the snapshots, and does not move, is what a power cut left.
+                if not older or older[-1] <= since or self.mark == before:
                     break
                 self._sequence = None  # commits behind `since` may have been cleaned while they were read
             self._now.set_forward(us=max(0, SystemClock().now_us() - self._now.now_us()))

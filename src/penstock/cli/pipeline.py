@@ -41,7 +41,7 @@ BREACHES = 1
 REPORTED = ("published", "delivered", "acked", "retries", "dead")
 
 #: What is told of each group.
-COUNTS = ("published", "stored", "cleaned", "pending", "settled")
+COUNTS = ("published", "stored", "cleaned", "lost", "pending", "settled")
 
 
 @app.command()

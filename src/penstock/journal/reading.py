@@ -109,6 +109,25 @@ class JournalReader:
         """Up to where it is synced now."""
         return self._view.refresh()
 
+    def unread(self) -> tuple[int, dict[int, int]] | None:
+        """Without a mark, how far snapshots and unsealed segments go, which may not be read then.
+
+        As of the last look.
+        That is the last commit that they tell of, and of each log the next offset. None if there is
+        a mark, or if they tell of nothing behind what is sealed.
+        """
+        if self._view.marked:
+            return None
+        mark = self.mark()
+        found = [one for number in self.snapshots() if (one := self.snapshot(number)) is not None]
+        last = max([one.sequence for one in found], default=0)
+        ends = dict(found[-1].journal.next_offsets) if found else {}
+        for info in self.segments():
+            last = max(last, info.index.last_sequence)
+            for log, entry in info.index.logs.items():
+                ends[log] = max(ends.get(log, 0), entry.last + 1)
+        return (last, ends) if last > mark.sequence else None
+
     def logs(self) -> dict[int, tuple[int, int]]:
         """The first and last offset that are there of each log."""
         self._view.refresh()

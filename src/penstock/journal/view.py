@@ -113,6 +113,7 @@ class DirectoryView:
         self.damage: list[Damage] = []
         self._infos: dict[int, SegmentInfo] = {}
         self._identities: dict[int, tuple[int, int, int]] = {}
+        self.marked = True  # whether the mark was there, and whole, at the last look
         self._progress = progress or (lambda _bytes: None)
 
     def segments(self) -> list[SegmentInfo]:
@@ -150,6 +151,7 @@ class DirectoryView:
             self._look(label.number, label, mark, above.first_sequence if above is not None else None)
         # Only now: a look that was spoilt halfway has not taken in every file that it saw exchanged.
         self._identities = identities
+        self.marked = mark is not None
         return mark if mark is not None else self._last_sealed()
 
     def _mark(self) -> Mark | None:

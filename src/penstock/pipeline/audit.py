@@ -97,6 +97,8 @@ class Breach(msgspec.Struct, frozen=True):
 class GroupCount(msgspec.Struct, frozen=True):
     """One group of one log. A group of None stands for a log as such, or for what was removed for everybody.
 
+    Each message that was `published` is `stored`, or was `cleaned` on purpose, or is `lost`.
+
     `settled` is what the broker's state says; `outcomes` counts the settlements that are on record, which may be fewer: they are dropped with their segments.
     """
 
@@ -106,6 +108,7 @@ class GroupCount(msgspec.Struct, frozen=True):
     published: int
     stored: int
     cleaned: int
+    lost: int
     pending: int
     settled: int
     outcomes: dict[str, int]
@@ -397,10 +400,10 @@ class _Audit:
     def _compare_log(self, log: LogFacts) -> None:
         name = (log.namespace, log.name)
         stored = self._stored.get(name, Found()).once
-        given = between(0, log.next_offset).minus(of_flat(log.unused))
+        given = given_in(log)
         damaged = of_flat(log.damaged).both(given)
         self._breach("damaged", name, None, damaged)
-        self._breach("lost", name, None, given.minus(stored).minus(of_flat(log.cleaned)).minus(damaged))
+        self._breach("lost", name, None, lost_of(log, stored).minus(damaged))
         for group, flat in log.groups.items():
             settled = of_flat(flat)
             cleaned = self._cleaned[name].both(given).minus(settled)
@@ -666,15 +669,18 @@ class _Audit:
                 stored,
                 0,
                 0,
+                0,
                 sum(n for how, n in outcomes.items() if how not in PASSING),
                 outcomes,
             )
-        given = between(0, log.next_offset).minus(of_flat(log.unused))
+        given = given_in(log)
+        lost = lost_of(log, self._stored.get(name, Found()).once).size
         settled = (
             of_flat(log.groups[group]).both(given).size if group is not None and group in log.groups else 0
         )
         pending = given.size - settled if group is not None and group in log.groups else 0
-        return GroupCount(*name, group, given.size, stored, given.size - stored, pending, settled, outcomes)
+        cleaned = given.size - stored - lost
+        return GroupCount(*name, group, given.size, stored, cleaned, lost, pending, settled, outcomes)
 
     def _with_ids(self, breaches: list[Breach]) -> list[Breach]:
         """Name the messages, as far as they are stored."""
@@ -706,9 +712,26 @@ class _Audit:
         return found
 
 
+def given_in(log: LogFacts) -> Runs:
+    """The offsets of a log that were given to messages."""
+    return between(0, log.next_offset).minus(of_flat(log.unused))
+
+
+def lost_of(log: LogFacts, stored: Runs) -> Runs:
+    """The messages of a log that are neither stored nor recorded as cleaned."""
+    return given_in(log).minus(stored).minus(of_flat(log.cleaned))
+
+
 def _of_the_journal(facts: Facts) -> list[Breach]:
     """What the journal's own files say."""
     found = []
+    if facts.unread is not None:
+        first, last = facts.unread
+        detail = (
+            f"the mark is gone, so commits {first} to {last}, of which snapshots and segments tell, cannot be read: "
+            "open the directory once (penstock.open, or start its broker), then look again"
+        )
+        found.append(Breach("missing-commits", "", "", None, last - first + 1, [], detail=detail))
     if facts.missing_segments:
         numbers = ", ".join(map(str, facts.missing_segments[:NAMED_MAX]))
         detail = f"segments {numbers} of the journal are gone though nobody dropped them"

@@ -7,6 +7,7 @@ the newest snapshot, then goes through those later commits that say something of
 it looks again only through what is new. Where logs end is in the index of each segment. It needs no lock, asks nobody, and changes nothing.
 
 Nothing is known here beyond the mark, that is, beyond what is synced: so nobody who goes by a catalog can be ahead of the log after a power cut.
+If the mark is gone, only sealed segments may be read; `unread` is then how far snapshots and other segments go.
 """
 
 from __future__ import annotations
@@ -73,6 +74,7 @@ class Catalog:
         self.logs: dict[int, LogEntry] = {}
         self.state = State()
         self.mark = Mark(0, 0, 0, 0, 0)
+        self.unread: tuple[int, dict[int, int]] | None = None
         self._looking = JournalReader(path)
         self._seen = 0  # sequence
         self._told: dict[
@@ -83,20 +85,27 @@ class Catalog:
     def refresh(self) -> Mark:
         """Look again. Commits that were not seen may be gone once two newer snapshots cover them: then all that they said is in these."""
         for _ in range(limits.LOOKS_MAX):
-            self.mark = self._looking.mark()
+            before, self.mark = self.mark, self._looking.mark()
+            self.unread = self._looking.unread()
             self._take_snapshot()
             self._take_commits()
             older = self._looking.snapshots()[: -limits.SNAPSHOTS_KEPT + 1]
-            if not older or older[-1] <= self._seen:
+            # A mark that is older than the snapshots, and does not move, is what a power cut left.
+            if not older or older[-1] <= self._seen or self.mark == before:
                 break
             self._told = {}
         self._seen = max(self._seen, self.mark.sequence)
         return self.mark
 
     def _take_snapshot(self) -> None:
-        """Begin with the newest snapshot, if it is newer than what is known. One beyond the mark knows offsets that must not be read yet."""
+        """Begin with the newest snapshot, if it is newer than what is known.
+
+        One beyond the mark knows offsets that must not be read yet. If the mark is gone, its names
+        are needed all the same: see `end`.
+        """
+        limit = self.mark.sequence if self.unread is None else limits.OFFSET_MAX
         for sequence in reversed(self._looking.snapshots()):
-            if not self._seen < sequence <= self.mark.sequence:
+            if not self._seen < sequence <= limit:
                 continue
             snapshot = self._looking.snapshot(sequence)
             if snapshot is not None:
@@ -127,8 +136,8 @@ class Catalog:
             self._told = told
 
     def segments(self) -> list[SegmentInfo]:
-        """The segments as of the last look, oldest first."""
-        return self._looking.segments()
+        """The segments that may be read as of the last look, oldest first."""
+        return [info for info in self._looking.segments() if info.number <= self.mark.segment]
 
     def _take_in(self, section: Section) -> None:
         for action, body in zip(section.values("action"), section.values("body"), strict=True):
@@ -151,7 +160,7 @@ class Catalog:
 
     def end(self, log: int) -> int:
         """The offset behind the last synced message."""
-        found = self.state.next_offsets.get(log, self.state.floor)
+        found = self.state.next_offsets.get(log, self.state.floor) if self.unread is None else 0
         for info in self.segments():
             entry = info.index.logs.get(log)
             if entry is not None and entry.last >= found:

@@ -11,6 +11,8 @@ What can be proven depends on what is still on record. The cleaner drops what ha
 segment that is *whole* has all its rows. From the last one on that is not (`Facts.since`), every row is there: of a message that was published since, all that ever
 happened to it is on record. Before that, only what is there can be held against what else is there.
 
+Without a mark only sealed segments can be read, and the newest snapshot says what else there was: then all is as of that snapshot, and the commits between are missing.
+
 The owner may drop and rewrite segments while they are read. So facts are gathered between two looks at the segments, and only those count that were the same in both; `Replica.again`
 looks once more when the tables were read.
 """
@@ -88,7 +90,7 @@ class Facts(msgspec.Struct):
     """What a broker's own state says, as of the commit `sequence`.
 
     `since` is the commit behind which every row is on record. `breaks` are the commits at which rows are missing in between, in order: what is before and behind one cannot be compared.
-    `missing` are commits (first, last) which are gone though nobody dropped them.
+    `missing` are commits (first, last) which are gone though nobody dropped them; those in `unread` are perhaps there, and cannot be read because the mark is gone.
     """
 
     sequence: int
@@ -98,6 +100,7 @@ class Facts(msgspec.Struct):
     disagreements: list[Disagreement] = []
     missing: list[tuple[int, int]] = []
     missing_segments: list[int] = []
+    unread: tuple[int, int] | None = None
 
 
 class Replica:
@@ -108,17 +111,25 @@ class Replica:
             raise InvalidArgument(f"{path} is no directory: give the one that a broker keeps its journal in")
         self._path = Path(path).absolute()
         self._begin()
+        before: list[tuple[int, int]] = []
         for _ in range(limits.LOOKS_MAX):
-            if not self._missing:
-                break
-            self._begin()  # the owner was tidying up; or else it is really missing
+            if self._missing == before:
+                break  # nothing is missing, or two looks agree on what is
+            before = self._missing
+            self._begin()  # perhaps the owner was tidying up
 
     def _begin(self) -> None:
         self._reader = JournalReader(self._path)
         kept = list(snapshots_of(self._path))
         self.mark = self._reader.mark()
         self.sequence = self.mark.sequence
-        before = self._reader.segments()
+        self._last = self.mark.segment
+        before = [info for info in self._reader.segments() if info.number <= self.mark.segment]
+        self.unread: tuple[int, int] | None = None
+        if (unread := self._reader.unread()) is not None:
+            self.unread = self.sequence + 1, unread[0]
+            self.sequence = max([self.sequence, *(one.sequence for one in kept)])
+            self._last = max([self._last + 1, *(one.active.number for one in kept)])
         self._missing: list[tuple[int, int]] = []
         self.disagreements: list[Disagreement] = []
         self._restore([one for one in kept if one.sequence <= self.sequence], before)
@@ -137,6 +148,8 @@ class Replica:
         self.engine, self.state = passive_engine(newest), State(None if newest is None else newest.journal)
         if newest is not None:
             older = kept[-2] if len(kept) > 1 else None
+            if newest.sequence > self.mark.sequence:
+                return  # what is between cannot be read
             if older is not None or _from_the_first(segments, newest.sequence):
                 self._compare(older, newest)
         self._replay(self.engine, 0 if newest is None else newest.sequence, self.sequence, self.state)
@@ -183,7 +196,7 @@ class Replica:
 
     def facts(self, wanted: Callable[[str, str], bool] = lambda _namespace, _name: True) -> Facts:
         """What is known of the logs that are wanted."""
-        since, breaks = _breaks(self._whole, self.mark.segment)
+        since, breaks = _breaks(self._whole, self._last)
         logs = [
             self._log_facts(log, since)
             for log in self.engine.logs.values()
@@ -198,6 +211,7 @@ class Replica:
             [one for one in self.disagreements if wanted(one.namespace, one.log)],
             sorted(set(self._missing)),
             catalog.missing_segments(),
+            self.unread,
         )
 
     def _log_facts(self, log: Log, since: int) -> LogFacts:
@@ -213,7 +227,7 @@ class Replica:
             number,
             groups={name: group.settled.encode() for name, group in log.groups.items()},
             **_gone(self.state, number),
-            witnessed=_witnessed(self._whole, self.mark.segment, number, log.next_offset),
+            witnessed=_witnessed(self._whole, self._last, number, log.next_offset),
             turns={
                 name: [one.sequence for one in turns]
                 for (of, name), turns in past.turns.items()
@@ -229,7 +243,7 @@ class Replica:
 
     def _ordered(self, log: Log) -> dict[str, int]:
         """Messages before this may have been published under another policy, or before the group was where it is."""
-        begun = _witnessed(self._whole, self.mark.segment, log.number, log.next_offset)
+        begun = _witnessed(self._whole, self._last, log.number, log.next_offset)
         begun = max(begun, self._end_at(log.number, self._past.altered.get(log.number)))
         return {
             name: max(begun, self._end_at(log.number, self._past.last_turn(log.number, name)))
@@ -251,7 +265,7 @@ class Replica:
         """The same facts, as far as they hold after the tables were read: with what was cleaned meanwhile, and without logs that are gone."""
         catalog = Catalog(self._path)
         whole = _same(self._whole, catalog.segments(), catalog.reader)
-        since, _ = _breaks(whole, self.mark.segment)
+        since, _ = _breaks(whole, self._last)
         logs = []
         for log in facts.logs:
             entry = catalog.logs.get(log.number)
@@ -261,7 +275,7 @@ class Replica:
             gone = {
                 name: _joined(gone[name], flat) for name, flat in _gone(catalog.state, log.number).items()
             }
-            witnessed = _witnessed(whole, self.mark.segment, log.number, log.next_offset)
+            witnessed = _witnessed(whole, self._last, log.number, log.next_offset)
             buried = max(log.buried_since, since)
             if any(catalog_lacks(catalog, self.engine, log.namespace, grave) for grave in log.graves):
                 buried = facts.sequence  # its dead letters went with their queue

@@ -14,6 +14,7 @@ from penstock.errors import CorruptJournal, MaintenanceFailed, QueueNotFound
 from penstock.journal import mark as marks
 from penstock.journal.files import Files
 from penstock.journal.reading import JournalReader
+from penstock.pipeline.catalog import Catalog
 from penstock.pipeline.source import PenstockDataSource
 from tests.unit.pipeline.tables import Query, offsets, payloads, table
 
@@ -206,6 +207,24 @@ def test_a_snapshot_that_is_ahead_of_the_mark_skips_no_message(data: Path) -> No
     heard = query.payloads()
     (data / "mark").write_bytes(truth)
     assert heard + query.payloads() == [b"a", b"b", b"c"]
+
+
+@pytest.mark.directory_only
+def test_a_mark_that_is_older_than_both_snapshots_is_looked_at_twice(data: Path) -> None:
+    class Looks(Catalog):
+        count = 0
+
+        def _take_snapshot(self) -> None:
+            self.count += 1
+            super()._take_snapshot()
+
+    with penstock.open(data) as broker:
+        early = (data / "mark").read_bytes()
+        broker.queue("orders").publish(b"a")
+        broker._port.monitor.upkeep.run()  # type: ignore[attr-defined]
+        broker.queue("orders").publish(b"b")
+    (data / "mark").write_bytes(early)
+    assert Looks(data).count == 2
 
 
 # --- what was read is not what is there now ---
