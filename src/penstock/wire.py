@@ -396,6 +396,7 @@ class StreamPlace(msgspec.Struct, forbid_unknown_fields=True):
     logs: dict[str, tuple[int, int, int]] | None = None
     sequence: int | None = None
     epoch: int | None = None
+    cleaned: dict[str, int] = {}  # of each log, how many messages behind its offset were cleaned by then
 
     def offset(self) -> dict[str, Any]:
         found: dict[str, Any] = {
@@ -408,6 +409,8 @@ class StreamPlace(msgspec.Struct, forbid_unknown_fields=True):
             found["logs"] = {name: list(place) for name, place in self.logs.items()}
         if self.sequence is not None:
             found["sequence"], found["epoch"] = self.sequence, self.epoch or 0
+        if self.cleaned:
+            found["cleaned"] = self.cleaned
         return found
 
 

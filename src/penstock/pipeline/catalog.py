@@ -191,6 +191,14 @@ class Catalog:
                 found.add(part.start, part.stop)
         return found
 
+    def cleaned(self, log: int, start: int, stop: int = limits.OFFSET_MAX) -> RangeSet:
+        """Which offsets of a range the cleaner dropped."""
+        found = RangeSet()
+        for outcome, ranges in self.state.cleaned.get(log, {}).items():
+            for part in ranges.overlap(start, stop) if outcome >= 0 else ():
+                found.add(part.start, part.stop)
+        return found
+
     def missing_segments(self) -> list[int]:
         """The segments that are neither there nor recorded as dropped. One that was dropped during a look is known to be with the next."""
         found = self._missing_segments()
@@ -209,6 +217,8 @@ class Catalog:
         A segment goes when nobody needs its messages; one that was rewritten has kept nothing else.
         """
         at = first + 1
+        if at > last:
+            return None
         for info in self.segments():
             stop = info.next_sequence if info.next_sequence is not None else self.mark.sequence + 1
             if stop <= at:
@@ -219,8 +229,8 @@ class Catalog:
                 return at, min(stop - 1, last)
             at = stop
             if at > last:
-                break
-        return None
+                return None
+        return (at, last) if at <= last else None  # the last segments are gone
 
     def sequence_at(self, time_us: int) -> int:
         """The last commit before a time; 0 if there is none."""

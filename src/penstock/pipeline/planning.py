@@ -8,6 +8,7 @@ Nothing beyond the mark is planned: what is not synced may be cut by a power cut
 
 A stream's offset says for each log its number, an epoch and the next offset. The number tells a log that was deleted and made again from the one that was meant. The epoch is
 the journal's own at that time: a message before that offset which was written in a later one is not the message that was read, so the log was cut.
+It also says how many messages behind that offset the cleaner had dropped by then: if it is more when the next batch is planned, messages went before they were read.
 Settlements and deliveries belong to no single log; a stream of them is at a commit, by its sequence number.
 
 Whoever reads goes through an `Origin`, and does not know where the data is. A planner is the origin of a directory; `remote` has the one that asks a server, where a planner then does this very work
@@ -24,6 +25,7 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from penstock.broker.ledger import DEFAULT_NAMESPACE
+from penstock.engine.retention import ARCHIVE
 from penstock.errors import CorruptJournal, InvalidArgument, MaintenanceFailed, QueueNotFound
 from penstock.journal.damage import Damage
 from penstock.journal.kinds import MESSAGES
@@ -33,6 +35,7 @@ from penstock.pipeline.assembly import Assembly, Wanted
 from penstock.pipeline.catalog import Catalog, LogEntry
 from penstock.pipeline.options import EARLIEST, EVERYWHERE, LATEST, Options, Place
 from penstock.pipeline.plan import PIECE_BYTES, PIECE_BYTES_SHARED, Bounds, Piece, pieces
+from penstock.ranges import RangeSet
 from penstock.wire import Narrowing, Noted
 
 VERSION: Final = 1
@@ -95,6 +98,7 @@ class Planner:
     def check(self) -> None:
         """Raise what is wrong with the options, as far as only the data knows it."""
         options, logs = self._options, self.chosen()
+        self._require_marked(logs)
         for name, place in (("startingOffsets", options.starting), ("endingOffsets", options.ending)):
             self._require_meant(place, logs, name)
             if isinstance(place, dict):
@@ -139,7 +143,14 @@ class Planner:
         if options.starting_us is not None:
             return self.catalog.offset_at(log.number, options.starting_us)
         offset = otherwise if options.starting is None else self._named(options.starting, log, EARLIEST)
-        return self._resolved(log, offset, "startingOffsets")
+        found = self._resolved(log, offset, "startingOffsets")
+        if offset == found:
+            gone = next(iter(self.catalog.cleaned(log.number, found)), range(0))
+            if gone.start <= found < gone.stop:
+                self.lost(
+                    f"startingOffsets of {log.qualified} is {found}, and messages {found} to {gone.stop - 1} were cleaned"
+                )
+        return found
 
     def _stop(self, log: LogEntry) -> int:
         """Where reading a log ends."""
@@ -175,6 +186,20 @@ class Planner:
             )
         self._warn(f"{what}; going on, as failOnDataLoss is false")
 
+    def _require_marked(self, logs: list[LogEntry]) -> None:
+        """Say so if the mark is gone, and what is known to be there may not be read without it."""
+        catalog = self.catalog
+        if catalog.unread is None:
+            return
+        last, ends = catalog.unread
+        ranges = {log.qualified: range(catalog.end(log.number), ends.get(log.number, 0)) for log in logs}
+        parts = [f"{name} {one.start} to {one.stop - 1}" for name, one in ranges.items() if one]
+        offsets = f" (offsets {', '.join(parts)})" if parts else ""
+        self.lost(
+            f"the mark of the journal in {self._options.place} is gone, so commits {catalog.mark.sequence + 1} to {last}{offsets} "
+            "cannot be read: open the directory once (penstock.open, or start its broker)"
+        )
+
     def _require_whole(self, logs: dict[int, Wanted]) -> None:
         """Say so if the journal knows that something wanted was lost."""
         catalog = self.catalog
@@ -184,8 +209,9 @@ class Planner:
         for number, wanted in logs.items():
             lost = catalog.lost(number, wanted.start, wanted.stop)
             if lost:
-                parts = ", ".join(f"{part.start} to {part.stop - 1}" for part in list(lost)[:5])
-                self.lost(f"{len(lost)} messages of {wanted.name} were lost to damage (offsets {parts})")
+                self.lost(
+                    f"{len(lost)} messages of {wanted.name} were lost to damage (offsets {_parts(lost)})"
+                )
 
     # --- a table, once ---
 
@@ -194,6 +220,7 @@ class Planner:
         options, catalog = self._options, self.catalog
         catalog.refresh()
         logs = self.chosen()
+        self._require_marked(logs)
         self._require_meant(options.starting, logs, "startingOffsets")
         self._require_meant(options.ending, logs, "endingOffsets")
         wanted = {
@@ -265,6 +292,7 @@ class Planner:
     def latest(self, start: Offset, rows: int | None, final: Offset | None) -> Offset:
         """Where a batch ends that begins at `start`."""
         self.catalog.refresh()
+        self._require_marked(self.catalog.chosen(self._options.wants))
         return self._limited(start, self._end() if final is None else final, rows)
 
     def _offset(self, **place: Any) -> Offset:
@@ -322,6 +350,11 @@ def _is_known(catalog: Catalog, namespace: str) -> bool:
     )
 
 
+def _parts(ranges: RangeSet) -> str:
+    """The first ranges of a set, for people."""
+    return ", ".join(f"{part.start} to {part.stop - 1}" for part in list(ranges)[:5])
+
+
 def _passes(log: LogEntry, narrowing: Narrowing, options: Options) -> bool:
     named = {"namespace": log.namespace, options.table.log: log.name}
     return all(named[column] in values for column, values in narrowing.names.items())
@@ -333,9 +366,17 @@ class MessagePlanner(Planner):
     def initial(self) -> Offset:
         catalog, logs = self.catalog, self.chosen()
         self._require_meant(self._options.starting, logs, "startingOffsets")
-        return self._offset(
-            logs={log.qualified: [log.number, catalog.mark.epoch, self._start(log, LATEST)] for log in logs}
+        return self._place(
+            {log.qualified: [log.number, catalog.mark.epoch, self._start(log, LATEST)] for log in logs}
         )
+
+    def _place(self, logs: dict[str, list[int]]) -> Offset:
+        """A stream's offset, with what was cleaned by now of what it has not read."""
+        cleaned = {
+            name: len(self.catalog.cleaned(number, offset)) for name, (number, _, offset) in logs.items()
+        }
+        known = {name: count for name, count in cleaned.items() if count}
+        return self._offset(logs=logs, **({"cleaned": known} if known else {}))
 
     def _end(self) -> Offset:
         catalog = self.catalog
@@ -365,7 +406,7 @@ class MessagePlanner(Planner):
                 taken[name] = start["logs"][name]
         for name, place in start["logs"].items():
             taken.setdefault(name, place)  # of a log that is gone: so that it is known if it comes again
-        return self._offset(logs=taken)
+        return self._place(taken)
 
     def _begin(self, name: str, start: Offset, place: list[int]) -> int:
         """Where a log is to be read from. One that came later, or again, is read from its beginning."""
@@ -384,7 +425,7 @@ class MessagePlanner(Planner):
                     self.noted.gone.add((name, number))
                     again = "" if now is None else " and made again"
                     self.lost(f"{name} was deleted{again} since the checkpoint")
-            elif self.noted.epoch == catalog.mark.epoch:
+            elif self.noted.epoch == catalog.mark.epoch or catalog.unread is not None:
                 continue  # messages are replaced by others only in a new life of the journal
             elif offset > now[2] and catalog.mark.epoch > epoch:
                 self.lost(
@@ -403,6 +444,7 @@ class MessagePlanner(Planner):
             begin = self._begin(name, start, place)
             if begin < place[2]:
                 wanted[place[0]] = Wanted(namespace, log, begin, place[2])
+            self._require_unread(name, start, place)
         if any(catalog.end(number) < one.stop for number, one in wanted.items()):
             catalog.refresh()  # the batch was planned by an earlier process, which had seen more
             for number, epoch, stop in end["logs"].values():
@@ -411,6 +453,19 @@ class MessagePlanner(Planner):
         if wanted:
             self._require_whole(wanted)
         return self._planned(wanted, Bounds(catalog.mark))
+
+    def _require_unread(self, name: str, start: Offset, end: list[int]) -> None:
+        """Say so if messages were cleaned before the stream came to them. Of a new log, it reads all."""
+        log = self.catalog.logs.get(end[0])
+        if self._options.reader == ARCHIVE and (log is None or not log.until_archived):
+            return  # such a log does not wait for the archive
+        number, _, offset = start["logs"].get(name, [end[0], 0, 0])
+        gone = self.catalog.cleaned(number, offset)
+        count = len(gone) - start.get("cleaned", {}).get(name, 0)
+        if count > 0 and number == end[0]:
+            self.lost(
+                f"{count} messages of {name} were cleaned before this query has read them (offsets {_parts(gone)})"
+            )
 
 
 class EventPlanner(Planner):
@@ -462,6 +517,8 @@ class EventPlanner(Planner):
         if start["sequence"] < end["sequence"] and catalog.mark.sequence < end["sequence"]:
             catalog.refresh()
             self._require_reached(catalog.mark.sequence >= end["sequence"], end["epoch"])
+        if not start["sequence"]:
+            self._require_whole({})
         logs = {
             log.number: Wanted(log.namespace, log.name, 0, OFFSET_MAX)
             for log in catalog.chosen(self._options.wants)

@@ -277,7 +277,7 @@ def _require_places(found: Planner, namespace: str, *places: wire.StreamPlace) -
     for place in places:
         if (place.logs is None) == by_log or (place.sequence is None) != by_log:
             raise InvalidArgument("the offset is one of another table")
-        numbers = [place.sequence or 0, place.epoch or 0]
+        numbers = [place.sequence or 0, place.epoch or 0, *place.cleaned.values()]
         for name, (number, epoch, offset) in (place.logs or {}).items():
             numbers += [number, epoch, offset]
             space, _, log = name.partition("/")

@@ -345,6 +345,23 @@ def test_a_missing_segment_fails_a_read_unless_it_is_told_to_go_on(data: Path) -
     assert set(rest) < set(said)
 
 
+def test_a_start_before_what_there_is_fails_a_read_unless_it_is_told_to_go_on(data: Path) -> None:
+    with penstock.open(data, segment_bytes=1 << 13) as broker:
+        orders = broker.queue("orders")
+        for _ in range(6):
+            orders.publish_many([b"%d %s" % (row, b"x" * 100) for row in range(100)])
+            orders.ack_many(orders.receive_many(100))
+            broker._port.monitor.upkeep.run()  # type: ignore[attr-defined]
+    rest = table(data, topic="orders", startingOffsets="earliest")
+    first = offsets(rest)[0]
+    said = f"startingOffsets of default/orders is 3, and messages 3 to {first - 1} were cleaned"
+    with pytest.raises(CorruptJournal, match=said):
+        table(data, topic="orders", startingOffsets='{"orders": 3}')
+    given = {"topic": "orders", "startingOffsets": '{"orders": 3}', "failOnDataLoss": "false"}
+    assert offsets(table(data, **given)) == offsets(rest)
+    assert table(data, topic="orders", startingOffsets=f'{{"orders": {first}}}').num_rows == len(rest)
+
+
 # --- what a stranger found ---
 
 

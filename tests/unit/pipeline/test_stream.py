@@ -367,7 +367,7 @@ def test_what_is_committed_while_somebody_looks_is_in_the_next_batch(
 def test_what_two_snapshots_cover_is_known_though_its_segment_is_gone(data: Path) -> None:
     with penstock.open(data, segment_bytes=1 << 13) as broker:
         orders = broker.queue("orders")
-        query = Query(data, topicPattern=".*", startingOffsets="earliest")
+        query = Query(data, topicPattern=".*", startingOffsets="earliest", failOnDataLoss="false")
         query.batch()
         broker.queue("late")
         upkeep = broker._port.monitor.upkeep  # type: ignore[attr-defined]
@@ -390,7 +390,8 @@ def test_a_segment_that_is_dropped_while_somebody_looks_is_not_missing(
             orders.publish_many([b"%d %s" % (row, b"x" * 100) for row in range(100)])
         upkeep = broker._port.monitor.upkeep  # type: ignore[attr-defined]
         upkeep.run()
-        query = Query(data, topic="orders", startingOffsets="earliest", maxOffsetsPerTrigger=10)
+        query = Query(data, topic="orders", startingOffsets="earliest")
+        query.batch()
         read = marks.read_beside_owner
         cleaned: list[bool] = []
 
@@ -409,6 +410,107 @@ def test_a_segment_that_is_dropped_while_somebody_looks_is_not_missing(
         monkeypatch.setattr(marks, "read_beside_owner", slow)
         query.batch()  # it would say that segments are missing
     assert cleaned
+
+
+def consume(broker: Any, name: str, rounds: int) -> None:
+    """Publish, acknowledge and clean."""
+    queue = broker.queue(name)
+    for _ in range(rounds):
+        queue.publish_many([b"%d %s" % (row, b"x" * 100) for row in range(100)])
+        queue.ack_many(queue.receive_many(100))
+        broker._port.monitor.upkeep.run()
+
+
+def test_messages_that_were_cleaned_before_they_were_read_are_noticed(data: Path) -> None:
+    with penstock.open(data, segment_bytes=1 << 13) as broker:
+        orders = broker.queue("orders")
+        orders.publish(b"a")
+        query = Query(data, topicPattern="o.*|new", startingOffsets="earliest")
+        assert query.payloads() == [b"a"]
+        orders.publish_many([b"b"] * 9)
+        planned = query.stream.latestOffset(query.checkpoint, query.stream.getDefaultReadLimit())
+        orders.ack_many(orders.receive_many(10))
+        consume(broker, "orders", 6)
+        consume(broker, "new", 6)
+        said = r"\d+ messages of default/{} were cleaned before .* \(offsets {} to \d+\); to read the rest"
+        with pytest.raises(CorruptJournal, match=said.format("(orders|new)", "[01]")):
+            Query(data, query.checkpoint, topicPattern="o.*|new").batch()
+        again = Query(data, query.checkpoint, topicPattern="o.*|new")
+        with pytest.raises(CorruptJournal, match=said.format("orders", 1)):
+            again.stream.partitions(query.checkpoint, planned)  # which an earlier process had planned
+        with pytest.raises(CorruptJournal, match=said.format("new", 0)):
+            Query(data, {**query.checkpoint, "logs": {}}, topic="new").batch()
+        going_on = Query(data, query.checkpoint, topicPattern="o.*|new", failOnDataLoss="false")
+        assert 0 < len(going_on.payloads()) < 1200
+        strict = Query(data, going_on.checkpoint, topicPattern="o.*|new")  # it was said once
+        orders.publish(b"c")
+        assert strict.payloads() == [b"c"]
+
+
+def test_what_was_cleaned_before_a_stream_began_is_no_loss_to_it(data: Path) -> None:
+    with penstock.open(data, segment_bytes=1 << 13) as broker:
+        orders = broker.queue("orders")
+        orders.publish_many([b"%d %s" % (row, b"x" * 100) for row in range(40)])
+        orders.publish_many([b"%d %s" % (row, b"x" * 100) for row in range(40, 100)])
+        taken = orders.receive_many(100)
+        orders.ack_many([one for row, one in enumerate(taken) if row % 10])
+        consume(broker, "aside", 3)  # both snapshots cover that, and segments are rewritten
+        there = offsets(table(data, topic="orders"))
+        assert there == list(range(0, 100, 10))
+        checkpoint, heard = None, []
+        for _ in range(20):  # a process for each batch
+            query = Query(
+                data, checkpoint, topic="orders", startingOffsets="earliest", maxOffsetsPerTrigger=7
+            )
+            heard += offsets(query.batch())
+            checkpoint = query.checkpoint
+        assert heard == there
+
+
+@pytest.mark.directory_only
+def test_no_events_are_gone_between_a_commit_and_itself(data: Path) -> None:
+    with penstock.open(data, segment_bytes=1 << 13) as broker:
+        consume(broker, "orders", 6)
+        catalog = Catalog(data)
+        assert catalog.without_events(1, catalog.mark.sequence) is not None
+        assert not any(catalog.without_events(one, one) for one in range(catalog.mark.sequence))
+
+
+def test_events_whose_last_segment_is_gone_are_noticed(data: Path) -> None:
+    with penstock.open(data, segment_bytes=1 << 13) as broker:
+        consume(broker, "orders", 1)
+        query = Query(data, table="settlements", startingOffsets="earliest")
+        assert query.batch().num_rows == 100
+        broker.queue("orders").publish_many([b"x" * 100] * 100)
+        broker.queue("orders").ack_many(broker.queue("orders").receive_many(100))
+    if len(list(data.glob("*.segment"))) > 1:
+        max(data.glob("*.segment")).unlink()
+    with pytest.raises(CorruptJournal, match="was cleaned before it was read|are missing"):
+        Query(data, query.checkpoint, table="settlements").batch()
+    with pytest.raises(CorruptJournal, match="are missing"):
+        Query(data, table="settlements", startingOffsets="earliest").batch()
+
+
+@pytest.mark.directory_only
+def test_without_a_mark_what_is_not_sealed_is_a_loss_until_the_directory_was_opened(
+    data: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with penstock.open(data, segment_bytes=1 << 13) as broker:
+        for number in range(30):
+            broker.queue("orders").publish(b"%01000d" % number)
+    (data / "mark").unlink()
+    said = r"the mark .* is gone, so commits \d+ to \d+ \(offsets default/orders 27 to 29\) cannot be read"
+    ways: list[dict[str, Any]] = [{}, {"topic": "orders"}, {"table": "settlements"}]
+    for given in ways:
+        with pytest.raises(CorruptJournal, match=said):
+            table(data, **given)
+        with pytest.raises(CorruptJournal, match=said):
+            Query(data, startingOffsets="earliest", **given).batch()
+    query = Query(data, startingOffsets="earliest", failOnDataLoss="false")
+    assert len(query.payloads()) == table(data, failOnDataLoss="false").num_rows == 27
+    assert "is gone, so commits" in caplog.text
+    with penstock.open(data):
+        assert len(query.payloads()) == 3  # nothing was skipped
 
 
 def test_events_that_were_cleaned_before_they_were_read_are_noticed(data: Path) -> None:
