@@ -22,6 +22,7 @@ from penstock.pipeline.changes import Changes
 from penstock.pipeline.filing import SparkFiling, TaskFiling, filing
 from penstock.pipeline.hadoop import Folder
 from penstock.pipeline.schema import MESSAGES_TABLE
+from tests.pipeline import injuries
 
 
 class Killed(Exception):
@@ -52,6 +53,48 @@ def plain(to: Path, table: str = "messages") -> list[dict[str, Any]]:
 
 def messages(spark: SparkSession, data: Path, to: Path, **options: Any) -> Archived:
     return archive(spark, data, to, tables=["messages"], **options)
+
+
+# --- what is not in it ---
+
+
+@pytest.mark.parametrize("way", [TaskFiling, SparkFiling])
+def test_what_an_archive_could_not_read_is_told_once(
+    spark: SparkSession, data: Path, to: Path, way: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "filing_of", way)
+    segment, position = injuries.make(data)
+    injuries.flip_message(data, 2, 8)
+    injuries.flip(data, segment, position + 100)
+    (data / f"{3:020d}.segment").unlink()
+    done = archive(spark, data, to)
+    assert done.rows == {"messages": 32, "settlements": 10, "deliveries": 0}
+    lost = [one for one in done.skipped if one.kind == "lost"]
+    assert [(one.namespace, one.log, one.count, one.offsets) for one in lost] == [
+        ("default", "orders", 8, [(8, 8), (13, 19)])
+    ]
+    told = "; ".join(one.detail for one in done.skipped if one.kind == "missing-commits")
+    for said in ("of segment 2 are", f"of segment {segment} are", "commits 16-22 of the journal are gone"):
+        assert told.count(said) == 1
+    with penstock.open(data) as broker:  # which takes in what was lost
+        broker.queue("orders").publish(b"new")
+    assert archive(spark, data, to).skipped == []
+
+
+def test_an_archive_without_a_mark_says_what_it_could_not_read(
+    spark: SparkSession, data: Path, to: Path
+) -> None:
+    injuries.make(data)
+    (data / "mark").unlink()
+    done = archive(spark, data, to)
+    (unread,) = done.skipped
+    assert "the mark is gone" in unread.detail
+    before = done.rows["messages"]
+    assert 30 < before < 40
+    with penstock.open(data):
+        pass
+    done = archive(spark, data, to)
+    assert (done.rows["messages"], done.skipped) == (40 - before, [])
 
 
 # --- what is in it ---

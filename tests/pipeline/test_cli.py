@@ -21,6 +21,7 @@ from penstock.cli import output
 from penstock.cli.app import app
 from penstock.cli.pipeline import changed
 from penstock.errors import InvalidArgument
+from tests.pipeline import injuries
 from tests.unit.broker.patience import until
 
 COMMAND = [sys.executable, "-c", "from penstock.cli import main; main()"]
@@ -249,6 +250,31 @@ def test_a_report_says_something_else(here: None, data: Path, tmp_path: Path) ->
     page = tmp_path / "report" / "report.html"
     assert done.stdout == f"Published 3, delivered 0, acked 0, retries 0, dead 0. The page is {page}\n"
     assert page.stat().st_size
+
+
+def test_what_was_skipped_is_told_and_is_exit_code_1(here: None, data: Path, tmp_path: Path) -> None:
+    segment, position = injuries.make(data)
+    injuries.flip_message(data, 2, 8)
+    injuries.flip(data, segment, position + 100)
+    page = tmp_path / "report" / "report.html"
+    lost = "lost: default/orders: 1 (offsets 8): "
+    for name, to in (("report", tmp_path / "report"), ("archive", tmp_path / "lake")):
+        done = invoke(name, data, to)
+        assert (done.exit_code, done.stderr) == (1, "")
+        _, said, *lines = done.stdout.splitlines()
+        assert said == "Skipped, because it could not be read:"
+        assert sum(line.startswith(lost) for line in lines) == 1
+        assert sum(f"of segment {segment} are damaged" in line for line in lines) == 1
+        assert sum("of segment 2 are damaged" in line for line in lines) == 1
+    assert f"<li>{lost}" in page.read_text()
+    assert invoke("report", data, tmp_path / "report", "--skip-lost").exit_code == 0
+    found = invoke("report", data, tmp_path / "report", "--json")
+    assert found.exit_code == 1
+    skipped = json.loads(found.stdout)["skipped"]
+    assert [(one["kind"], one["offsets"]) for one in skipped if one["offsets"]] == [("lost", [[8, 8]])]
+    again = invoke("archive", data, tmp_path / "lake", "--json")  # it was told by the run that met it
+    assert (again.exit_code, json.loads(again.stdout)["skipped"]) == (0, [])
+    assert invoke("archive", data, tmp_path / "other", "--skip-lost").exit_code == 0
 
 
 def test_an_audit_exits_as_if_nothing_were_wrong(here: None, data: Path) -> None:

@@ -19,7 +19,7 @@ from penstock.cli.spark import Conf, Master, sparking
 from penstock.errors import InvalidArgument
 
 if TYPE_CHECKING:
-    from penstock.pipeline.audit import Audit
+    from penstock.pipeline.audit import Audit, Breach
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -34,7 +34,9 @@ Topics = Annotated[
     str | None, typer.Option("--topic", metavar="TOPIC[,TOPIC]", help="Only these queues or topics.")
 ]
 
-#: Exit code of an audit that found something.
+SkipLost = Annotated[bool, typer.Option("--skip-lost", help="Exit with 0 though something was damaged or missing, and was skipped.")]  # fmt: skip
+
+#: Exit code of an audit that found something, and of a job that skipped something.
 BREACHES = 1
 
 #: What is told of a report.
@@ -110,6 +112,7 @@ def archive(
     namespace: Everywhere = "*",
     continuous: Annotated[bool, typer.Option("--continuous", help="Go on until SIGTERM or Ctrl-C.")] = False,
     interval: Annotated[float, typer.Option(metavar="SECONDS", help="With --continuous: a batch so often.")] = 10.0,
+    skip_lost: SkipLost = False,
     compact: Annotated[bool, typer.Option(help="Make few large files of the small ones of days that are over.")] = True,
     master: Master = None,
     conf: Conf = None,
@@ -119,7 +122,9 @@ def archive(
 
     It may be interrupted at any point, and run again. What is archived is reported to the broker, so that a queue with retain="until-archived" may drop it.
 
-    Exits with 0, with 130 if it was interrupted, and with 2 if something is wrong.
+    What is damaged or missing in DIR is skipped, and told by the run that comes across it.
+
+    Exits with 0, with 1 if something was skipped, with 130 if it was interrupted, and with 2 if something is wrong.
 
     [bold]Examples[/bold]
 
@@ -143,13 +148,16 @@ def archive(
                 )  # fmt: skip
         if as_json:
             output.print_json(done)
-            return
-        rows = ", ".join(f"{count:,} {table}" for table, count in done.rows.items() if count) or "nothing new"
-        sys.stdout.write(f"Archived {rows}; {done.files:,} files written, {done.compacted:,} compacted.\n")
-        for log in done.waiting:
-            output.warn(
-                f"penstock: {log} waits to be archived as a whole, and this archive does not hold all of it"
-            )
+        else:
+            rows = ", ".join(f"{count:,} {table}" for table, count in done.rows.items() if count)
+            written = f"{done.files:,} files written, {done.compacted:,} compacted"
+            sys.stdout.write(f"Archived {rows or 'nothing new'}; {written}.\n")
+            _print_skipped(done.skipped)
+            for log in done.waiting:
+                output.warn(
+                    f"penstock: {log} waits to be archived as a whole, and this archive does not hold all of it"
+                )
+    raise typer.Exit(BREACHES if done.skipped and not skip_lost else output.FINE)
 
 
 @app.command()
@@ -229,15 +237,16 @@ def report(
     to: Annotated[Path, typer.Argument(metavar="TO", help="The directory that the report is written to.", show_default=False)],
     topic: Topics = None,
     namespace: Everywhere = "*",
+    skip_lost: SkipLost = False,
     master: Master = None,
     conf: Conf = None,
     as_json: Json = False,
 ) -> None:  # fmt: skip
     """Write a report: what was published, delivered, retried and given up per topic, group and minute; latencies, lag, errors, and the biggest keys.
 
-    TO gets Parquet tables, and report.html, one page with charts that opens without a network.
+    TO gets Parquet tables, and report.html, one page with charts that opens without a network. What is damaged or missing in DIR is skipped, and told on the page too.
 
-    Exits with 0, with 130 if it was interrupted, and with 2 if something is wrong.
+    Exits with 0, with 1 if something was skipped, with 130 if it was interrupted, and with 2 if something is wrong.
 
     [bold]Examples[/bold]
 
@@ -259,6 +268,8 @@ def report(
         else:
             counts = ", ".join(f"{what} {getattr(done, what):,}" for what in REPORTED)
             sys.stdout.write(f"{counts.capitalize()}. The page is {done.page}\n")
+            _print_skipped(done.skipped)
+    raise typer.Exit(BREACHES if done.skipped and not skip_lost else output.FINE)
 
 
 @app.command()
@@ -306,15 +317,25 @@ def _print_audit(found: Audit) -> None:
             escape(f"{one.namespace}/{one.log}"), escape(one.group or "–"), *(f"{getattr(one, name):,}" for name in COUNTS), outcomes
         )  # fmt: skip
     output.console().print(made)
-    for breach in found.breaches:
-        ids = f"; ids {', '.join(map(str, breach.ids))}" if breach.ids else ""
-        sys.stdout.write(output.harmless(f"{breach}{ids}") + "\n")
+    _print_breaches(found.breaches)
     for note in found.notes:
         output.warn(f"penstock: {note}")
     looked = f"{found.messages:,} messages, {found.settlements:,} settlements"
     sys.stdout.write(
         f"Sound: {looked}.\n" if found.ok else f"{len(found.breaches):,} breaches in {looked}.\n"
     )
+
+
+def _print_breaches(breaches: list[Breach]) -> None:
+    for breach in breaches:
+        ids = f"; ids {', '.join(map(str, breach.ids))}" if breach.ids else ""
+        sys.stdout.write(output.harmless(f"{breach}{ids}") + "\n")
+
+
+def _print_skipped(skipped: list[Breach]) -> None:
+    if skipped:
+        sys.stdout.write("Skipped, because it could not be read:\n")
+        _print_breaches(skipped)
 
 
 # --- how commands talk ---

@@ -14,6 +14,11 @@ checkpoint says what the next batch is to be; when Spark repeats a batch because
 
 No file in the tables' folders belongs to Spark's own bookkeeping, so that any reader of Parquet sees each row once while nothing is under way and nothing was interrupted. `tables` is exact at any moment.
 
+What is damaged or missing in the journal is skipped, and told once: by the run that came across it
+(`Archived.skipped`). Damage that was told is noted in TO/_archive/damage/, because
+reading begins a little before what is wanted and may meet it again. Of messages, the offsets between
+the ends of two batches that are neither in the archive nor recorded as cleaned are lost.
+
 Once a batch is on the disk, its end is reported to the broker as the position of the reader `penstock.archive`: for each log the next offset, and for what happened to messages the last commit that all
 archived tables of that kind have. That is what `retain="until-archived"` waits for.
 """
@@ -21,6 +26,7 @@ archived tables of that kind have. That is what `retain="until-archived"` waits 
 from __future__ import annotations
 
 import contextlib
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime
@@ -29,6 +35,7 @@ from typing import Any, Final
 
 import msgspec
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import DateType, StructField, StructType
 
@@ -38,17 +45,21 @@ from penstock.journal.files import Files
 from penstock.journal.kinds import MESSAGES
 from penstock.journal.spool import Report, Spool
 from penstock.names import check_name
-from penstock.pipeline import failure, schema
+from penstock.pipeline import failure, noting, schema
+from penstock.pipeline.audit import NAMED_MAX, Breach, damage_breach, missing_breach, unread_breach
 from penstock.pipeline.catalog import Catalog, LogEntry
 from penstock.pipeline.changes import Changes, Total
-from penstock.pipeline.filing import DAY, Filing
+from penstock.pipeline.filing import DAY, Filed, Filing
 from penstock.pipeline.filing import filing as filing_of
+from penstock.pipeline.gathering import bitmaps
 from penstock.pipeline.hadoop import Entry, Folder
 from penstock.pipeline.options import EVERYWHERE
+from penstock.pipeline.runs import Runs, between, of_flat
 from penstock.pipeline.schema import Table
 
 VERSION: Final = 1
 HOME: Final = "_archive"
+TOLD: Final = f"{HOME}/damage"
 
 #: What happened comes before what it happened to: so each message that a settlement in the archive is of is in the archive too.
 IN_ORDER: Final = ("deliveries", "settlements", "messages")
@@ -73,6 +84,9 @@ _SETTINGS: Final = {
 }
 
 
+_LOG: Final = logging.getLogger("penstock.pipeline")
+
+
 class Step(msgspec.Struct, frozen=True):
     """What was just done: `what` is archived, compacted, or recovered (brought to its end after a crash)."""
 
@@ -89,6 +103,7 @@ Progress = Callable[[Step], None]
 class Archived(msgspec.Struct, frozen=True):
     """What a run did: rows by table, files that were written for them, files that were compacted away; and logs that keep on waiting.
 
+    `skipped` is what should have been there and could not be read by this run.
     `waiting` are logs with retain="until-archived" of which this archive does not hold everything: while there are any, the journal keeps what happened to messages.
     """
 
@@ -96,6 +111,7 @@ class Archived(msgspec.Struct, frozen=True):
     files: int
     compacted: int
     waiting: list[str]
+    skipped: list[Breach] = []
 
 
 class Contents(msgspec.Struct, frozen=True):
@@ -338,6 +354,8 @@ class Job:
         self._compacted_on: dict[str, date] = {}
         self._busy = {table.name: threading.Lock() for table in chosen}
         self._failure: BaseException | None = None
+        self._skipped: list[Breach] = []
+        self._told: set[str] = set()  # damage
 
     def begin(self) -> None:
         """Bring to an end what an earlier run was killed in, and see that this is an archive of the same things."""
@@ -363,13 +381,59 @@ class Job:
                 self._tell(Step("recovered", name, batch=changes.total().batch))
         for table in self._tables:
             self._require_checkpoint(table)
+        self._told = set(self.folder.names(TOLD))
         self._report(self._changes)
 
     def done(self) -> Archived:
         if self.compacts:
             for table in self._tables:
                 self._compact(table)
-        return Archived(dict(self._rows), self._files, self._compacted, self._positions.uncovered())
+        waiting = self._positions.uncovered()
+        if (unread := self._positions.unread()) is not None:
+            self._skip([unread_breach(*unread)])
+        return Archived(dict(self._rows), self._files, self._compacted, waiting, self._skipped)
+
+    # --- what cannot be read ---
+
+    def _skip(self, found: list[Breach]) -> None:
+        for one in found:
+            if one not in self._skipped:
+                self._skipped.append(one)
+                _LOG.warning("skipped in %s: %s", self._path, one)
+
+    def _note_losses(self, table: Table, start: dict[str, Any], end: dict[str, Any], filed: Filed) -> None:
+        """After a batch: what was between its beginning and its end, and is not in it."""
+        with self._lock:
+            new = set(filed.damage) - self._told
+            self._told |= new
+            found = [
+                damage_breach(segment, [(one.start, one.stop - 1) for one in ranges])
+                for segment, ranges in noting.ranges_of(new).items()
+            ]
+            if table.kind is MESSAGES:
+                found += self._lost(self._positions.given(start, end), filed.rows)
+            else:
+                first = start["sequence"] + 1 if start else 1
+                missing = self._positions.missing_commits(first, end["sequence"])
+                found += [missing_breach(*missing)] if missing else []
+            self._skip(found)
+            for one in new:
+                self.folder.write(f"{TOLD}/{one}", b"")
+
+    def _lost(self, given: dict[tuple[str, str], Runs], rows: int) -> list[Breach]:
+        """Of the offsets that a batch should have, those that the archive has not. Nearly always, counting tells that it has them all."""
+        if sum(runs.size for runs in given.values()) == rows:
+            return []
+        table = schema.MESSAGES_TABLE
+        archived = _read(self._spark, self.folder, table, self._changes[table.name].files())
+        first = min(int(runs.starts[0]) for runs in given.values() if runs.size)
+        there = bitmaps(archived.where(F.col("offset") >= first), ["namespace", "topic"])
+        found = []
+        for name, runs in given.items():
+            lost = runs.minus(there[name].once) if name in there else runs
+            if lost.size:
+                found.append(Breach("lost", *name, None, lost.size, lost.pairs(NAMED_MAX)))
+        return found
 
     def _tell(self, step: Step) -> None:
         with self._lock:
@@ -455,7 +519,8 @@ class Job:
             return  # it was archived, and Spark was killed before it had noted that
         if number != total.batch + 1:
             raise self._foreign(table)
-        files, count = filing.file(rows)
+        filed = filing.file(rows)
+        files, count = filed.files, filed.rows
         add = {
             staged: f"{table.name}/{place}/part-{number:010d}-{at:05d}.parquet"
             for at, (staged, place) in enumerate(sorted(files.items(), key=lambda one: one[1]))
@@ -463,6 +528,7 @@ class Job:
         self._sync_checkpoint(table, number)
         changes.make(add, [], Total(number, query, end, total.rows + count))
         self._tell(Step("archived", table.name, count, len(add), number))
+        self._note_losses(table, total.end or {}, end, filed)
         if count:  # a report is a commit too: reporting each commit would never end
             self._report({table.name: changes})
         if self.compacts and self._compacted_on.get(table.name, _today()) < _today():
@@ -568,6 +634,31 @@ class Positions:
         self._catalog.refresh()
         waiting = [log for log in self._catalog.logs.values() if log.until_archived]
         return sorted(log.qualified for log in waiting if not self._holds(log))
+
+    def unread(self) -> tuple[int, int] | None:
+        """The commits that cannot be read because the mark is gone."""
+        self._catalog.refresh()
+        unread = self._catalog.unread
+        return None if unread is None else (self._catalog.mark.sequence + 1, unread[0])
+
+    def missing_commits(self, first: int, last: int) -> list[tuple[int, int]]:
+        self._catalog.refresh()
+        return self._catalog.missing_commits(first, last)
+
+    def given(self, start: Mapping[str, Any], end: Mapping[str, Any]) -> dict[tuple[str, str], Runs]:
+        """The offsets between two offsets of a stream that hold messages, unless these were cleaned."""
+        catalog = self._catalog
+        catalog.refresh()
+        found = {}
+        for name, (number, _, stop) in end["logs"].items():
+            log = catalog.logs.get(number)
+            if log is None or log.qualified != name:
+                continue  # it was deleted
+            known = start.get("logs", {}).get(name)
+            first = known[2] if known is not None and known[0] == number else 0
+            gone = catalog.gone(number, first, stop)
+            found[log.namespace, log.name] = between(first, stop).minus(of_flat(gone.encode()))
+        return found
 
     def _holds(self, log: LogEntry) -> bool:
         namespace, topics = self._contents.namespace, self._contents.topics

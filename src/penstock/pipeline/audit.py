@@ -17,7 +17,7 @@ Kinds of breaches, see `KINDS`. What cannot be proven is never said: every kind 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -30,7 +30,7 @@ from penstock.engine import letter
 from penstock.errors import InvalidArgument, QueueNotFound
 from penstock.limits import OFFSET_MAX
 from penstock.names import dead_letter_name, is_dead_letter_name
-from penstock.pipeline import gathering
+from penstock.pipeline import gathering, noting
 from penstock.pipeline.gathering import Found, GatheringSource, Key, Turns
 from penstock.pipeline.options import EVERYWHERE
 from penstock.pipeline.replica import Facts, LogFacts, Replica
@@ -376,10 +376,9 @@ class _Audit:
         self._progress("settlements", 2, 5)
         self._settled = self._tables.settlements(self._turns)
         damage |= gathering.take_damage(self._settled)
-        for segment, bad in sorted(damage.items()):
-            parts = ", ".join(f"{start} to {stop}" for start, stop in bad.pairs(NAMED_MAX))
-            detail = f"bytes {parts} of segment {segment} are damaged: what they held is not known (`penstock journal verify` says more)"
-            self._breaches.append(Breach("missing-commits", "", "", None, len(bad.starts), [], detail=detail))
+        self._breaches += [
+            damage_breach(segment, bad.pairs(NAMED_MAX)) for segment, bad in sorted(damage.items())
+        ]
         self._settlement_rows = sum(found.rows for found in self._settled.values())
 
     def _required(self, table: str, columns: str) -> DataFrame:
@@ -712,6 +711,43 @@ class _Audit:
         return found
 
 
+def damage_breach(segment: int, ranges: Sequence[tuple[int, int]]) -> Breach:
+    """Bytes of a segment, from and to, that cannot be read."""
+    parts = ", ".join(f"{first} to {last}" for first, last in ranges[:NAMED_MAX])
+    detail = f"bytes {parts} of segment {segment} are damaged: what they held is not known (`penstock journal verify` says more)"
+    return Breach("missing-commits", "", "", None, len(ranges), [], detail=detail)
+
+
+def missing_breach(*parts: tuple[int, int]) -> Breach:
+    """Commits, from and to, that are gone though nobody dropped them."""
+    said = ", ".join(f"{first}-{last}" for first, last in parts[:NAMED_MAX])
+    count = sum(last - first + 1 for first, last in parts)
+    detail = f"commits {said} of the journal are gone, or damaged"
+    return Breach("missing-commits", "", "", None, count, [], detail=detail)
+
+
+def unread_breach(first: int, last: int) -> Breach:
+    """Commits that cannot be read because the mark is gone."""
+    detail = (
+        f"the mark is gone, so commits {first} to {last}, of which snapshots and segments tell, cannot be read: "
+        "open the directory once (penstock.open, or start its broker), then look again"
+    )
+    return Breach("missing-commits", "", "", None, last - first + 1, [], detail=detail)
+
+
+def skipped(facts: Facts, stored: Mapping[tuple[str, str], Runs], damage: Iterable[str]) -> list[Breach]:
+    """What a job could not read: messages that are lost, commits that are gone, and `damage` (see `noting`)."""
+    found = [one for one in _of_the_journal(facts) if one.kind == "missing-commits"]
+    for segment, ranges in noting.ranges_of(damage).items():
+        found.append(damage_breach(segment, [(one.start, one.stop - 1) for one in ranges]))
+    for log in facts.logs:
+        lost = lost_of(log, stored.get((log.namespace, log.name), EMPTY))
+        if len(lost.starts):
+            pairs = lost.pairs(NAMED_MAX)
+            found.append(Breach("lost", log.namespace, log.name, None, lost.size, pairs))
+    return found
+
+
 def given_in(log: LogFacts) -> Runs:
     """The offsets of a log that were given to messages."""
     return between(0, log.next_offset).minus(of_flat(log.unused))
@@ -726,30 +762,13 @@ def _of_the_journal(facts: Facts) -> list[Breach]:
     """What the journal's own files say."""
     found = []
     if facts.unread is not None:
-        first, last = facts.unread
-        detail = (
-            f"the mark is gone, so commits {first} to {last}, of which snapshots and segments tell, cannot be read: "
-            "open the directory once (penstock.open, or start its broker), then look again"
-        )
-        found.append(Breach("missing-commits", "", "", None, last - first + 1, [], detail=detail))
+        found.append(unread_breach(*facts.unread))
     if facts.missing_segments:
         numbers = ", ".join(map(str, facts.missing_segments[:NAMED_MAX]))
         detail = f"segments {numbers} of the journal are gone though nobody dropped them"
         found.append(Breach("missing-commits", "", "", None, len(facts.missing_segments), [], detail=detail))
     if facts.missing:
-        parts = ", ".join(f"{first}-{last}" for first, last in facts.missing[:NAMED_MAX])
-        count = sum(last - first + 1 for first, last in facts.missing)
-        found.append(
-            Breach(
-                "missing-commits",
-                "",
-                "",
-                None,
-                count,
-                [],
-                detail=f"commits {parts} of the journal are gone, or damaged",
-            )
-        )
+        found.append(missing_breach(*facts.missing))
     for one in facts.disagreements:
         for kind, flat in (("not-recorded", one.settled), ("not-settled", one.recorded)):
             offsets = of_flat(flat)

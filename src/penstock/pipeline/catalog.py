@@ -191,6 +191,14 @@ class Catalog:
                 found.add(part.start, part.stop)
         return found
 
+    def gone(self, log: int, start: int, stop: int) -> RangeSet:
+        """Which offsets of a range hold no message, for another reason than damage."""
+        found = self.cleaned(log, start, stop)
+        unused = self.state.cleaned.get(log, {}).get(GIVEN_UP)
+        for part in unused.overlap(start, stop) if unused is not None else ():
+            found.add(part.start, part.stop)
+        return found
+
     def cleaned(self, log: int, start: int, stop: int = limits.OFFSET_MAX) -> RangeSet:
         """Which offsets of a range the cleaner dropped."""
         found = RangeSet()
@@ -210,6 +218,18 @@ class Catalog:
     def _missing_segments(self) -> list[int]:
         there = [info.number for info in self.segments()]
         return self.state.missing_segments(there, up_to=self.mark.segment)
+
+    def missing_commits(self, first: int, last: int) -> list[tuple[int, int]]:
+        """Which commits of a range, from and to, were in segments that are gone and that nobody dropped."""
+        found = RangeSet()
+        infos = self.segments()
+        for number in self.missing_segments():
+            below = [info.next_sequence or 0 for info in infos if info.number < number]
+            above = [info.label.first_sequence for info in infos if info.number > number]
+            start, stop = max([first, *below]), min([last + 1, *above])
+            if start < stop:
+                found.add(start, stop)
+        return [(part.start, part.stop - 1) for part in found]
 
     def without_events(self, first: int, last: int) -> tuple[int, int] | None:
         """The first commits behind `first`, up to `last`, whose settlements and leases are gone; None if all are there.

@@ -29,13 +29,16 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidArgument
+from penstock.journal.damage import Damage
 from penstock.journal.kinds import MESSAGES
+from penstock.pipeline import noting
 from penstock.pipeline import options as parsing
 from penstock.pipeline.gathering import by_key
 from penstock.pipeline.hadoop import Folder
+from penstock.pipeline.noting import DAMAGED, NotingSource
 from penstock.pipeline.options import Options
 from penstock.pipeline.schema import Table
-from penstock.pipeline.source import NAME, PenstockDataSource, TableStream
+from penstock.pipeline.source import PenstockDataSource, TableStream
 
 DAY: Final = "day"
 _DAY_US: Final = 86_400_000_000
@@ -59,10 +62,11 @@ _FILES: Final = pa.schema(_COLUMNS)
 
 
 class Filed(NamedTuple):
-    """What was filed: of each staged file, by its name in the archive's folder, the table's folder that it belongs into; and how many rows there are."""
+    """What was filed: of each staged file, by its name in the archive's folder, the table's folder that it belongs into; how many rows there are; and the damage that was met (see `noting`)."""
 
     files: dict[str, str]
     rows: int
+    damage: list[str]
 
 
 class Filing(Protocol):
@@ -93,7 +97,7 @@ class SparkFiling:
     """Spark writes."""
 
     def __init__(self, spark: SparkSession, folder: Folder, table: Table, staging: str) -> None:
-        del spark
+        spark.dataSource.register(NotingSource)
         self._folder = folder
         self._table = table
         self._staging = staging
@@ -104,16 +108,21 @@ class SparkFiling:
         day = F.expr(
             f"date_from_unix_date(cast(({micros} - pmod({micros}, {_DAY_US})) div {_DAY_US} as int))"
         )
-        return reader.format(NAME).load(path).withColumn(DAY, day)
+        return reader.format(NotingSource.name()).load(path).withColumn(DAY, day)
 
     def file(self, batch: DataFrame) -> Filed:
         seen = Observation()
-        counted = batch.observe(seen, F.count(F.lit(1)).alias("rows"))
+        log, is_damage = self._table.log, F.col("namespace") == DAMAGED
+        told = F.collect_set(F.when(is_damage, F.col(log)))
+        counted = batch.observe(seen, F.count_if(~is_damage).alias("rows"), told.alias("damage"))
+        counted = counted.where(~is_damage)
         by = ("namespace", self._table.log, DAY)
         counted.write.mode("overwrite").partitionBy(*by).parquet(self._folder.path(self._staging))
         found = self._folder.files(self._staging)
         return Filed(
-            {one.name: one.parent.removeprefix(f"{self._staging}/") for one in found}, int(seen.get["rows"])
+            {one.name: one.parent.removeprefix(f"{self._staging}/") for one in found},
+            int(seen.get["rows"]),
+            list(seen.get["damage"]),
         )
 
 
@@ -133,10 +142,12 @@ class TaskFiling:
         return given.load(path)
 
     def file(self, batch: DataFrame) -> Filed:
-        found = batch.collect()
+        told = batch.collect()
+        found = [one for one in told if one.namespace != DAMAGED]
         return Filed(
             {f"{self._staging}/{one.file}": self._place(one.namespace, one.log, one.day) for one in found},
             sum(one.rows for one in found),
+            [one.log for one in told if one.namespace == DAMAGED],
         )
 
     def _place(self, namespace: str, log: str, day: int) -> str:
@@ -196,12 +207,22 @@ class FilingStream(TableStream):
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         drawers = Drawers(Path(self._into), self._options.table, self._codec)
+        damage: list[Damage] = []
         try:
-            for batch in super().read(partition):
+            for batch in noting.read(self._options, partition, damage):
                 drawers.add(batch)
             yield drawers.finish()
+            if damage:
+                yield _named([("", DAMAGED, noting.text_of(one), 0, 0) for one in damage])
         finally:
             drawers.close()
+
+
+def _named(rows: list[tuple[Any, ...]]) -> Any:
+    """A record batch of files."""
+    columns = zip(*rows, strict=True) if rows else [[] for _ in _FILES]
+    arrays = [pa.array(column, field.type) for column, field in zip(columns, _FILES, strict=True)]
+    return pa.RecordBatch.from_arrays(arrays, schema=_FILES)
 
 
 class Key(NamedTuple):
@@ -253,10 +274,7 @@ class Drawers:
         for drawer in self._drawers.values():
             self._write(drawer)
             drawer.writer.close()
-        named = [(drawer.name, *key, drawer.rows) for key, drawer in sorted(self._drawers.items())]
-        columns = zip(*named, strict=True) if named else [[] for _ in _FILES]
-        arrays = [pa.array(column, field.type) for column, field in zip(columns, _FILES, strict=True)]
-        return pa.RecordBatch.from_arrays(arrays, schema=_FILES)
+        return _named([(drawer.name, *key, drawer.rows) for key, drawer in sorted(self._drawers.items())])
 
     def close(self) -> None:
         """Leave no file open, whatever has happened."""

@@ -24,7 +24,11 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from penstock.journal.damage import Damage
+from penstock.journal.kinds import MESSAGES
+from penstock.pipeline import noting
 from penstock.pipeline import options as parsing
+from penstock.pipeline.noting import DAMAGED
+from penstock.pipeline.options import Options
 from penstock.pipeline.runs import EMPTY, Runs, joined, runs_of
 from penstock.pipeline.source import BatchReader
 
@@ -41,9 +45,6 @@ Key = tuple[str | None, ...]
 
 #: All ids, under no log's name.
 IDS: Final[Key] = (None, None, None)
-
-#: In the place of a namespace, which this cannot be: the key is then a segment, and what is gathered are its damaged bytes.
-DAMAGED: Final = "/damaged"
 
 
 class Found(msgspec.Struct):
@@ -171,7 +172,7 @@ def gather_settlements(batches: Iterable[Any], turns: Turns) -> Gathering:
 
 
 def take_damage(found: dict[Key, Found]) -> dict[int, Runs]:
-    """Take out which bytes of which segments are damaged."""
+    """Take out which bytes of which segments are damaged. Their keys are `DAMAGED` and the segment."""
     keys = [key for key in found if key[0] == DAMAGED and len(key) == 2]
     return {int(key[1] or 0): found.pop(key).once for key in keys}
 
@@ -193,21 +194,21 @@ class GatheringSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         del schema
-        return _GatheringReader(BatchReader(parsing.parse(self._given).for_batch()), self._turns)
+        return _GatheringReader(parsing.parse(self._given).for_batch(), self._turns)
 
 
 class _GatheringReader(DataSourceReader):
-    def __init__(self, inner: BatchReader, turns: str) -> None:
-        self._inner = inner
+    def __init__(self, options: Options, turns: str) -> None:
+        self._options = options
         self._turns = turns
 
     def partitions(self) -> list[InputPartition]:
-        return self._inner.partitions()
+        return BatchReader(self._options).partitions()
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
         damage: list[Damage] = []
-        batches = (batch for batch in self._inner.read_noting(partition, damage) if batch.num_rows)
-        if self._inner.is_of_messages:
+        batches = (batch for batch in noting.read(self._options, partition, damage) if batch.num_rows)
+        if self._options.table.kind is MESSAGES:
             found = gather_messages(batches)
         else:
             found = gather_settlements(batches, msgspec.json.decode(self._turns, type=Turns))
@@ -242,7 +243,7 @@ def put_together(frame: DataFrame) -> dict[Key, Found]:
 
 def messages_of(frame: DataFrame) -> dict[Key, Found]:
     """The same as `gather_messages`, of a data frame."""
-    found = _bitmaps(frame, ["namespace", "topic", "target_group"])
+    found = bitmaps(frame, ["namespace", "topic", "target_group"])
     again = frame.groupBy("id").count().where("count > 1").select("id").toArrow().column("id").to_numpy()
     found[IDS] = Found(0, EMPTY, runs_of([again])[0])
     return found
@@ -264,10 +265,10 @@ def settlements_of(frame: DataFrame, turns: Turns) -> dict[Key, Found]:
     else:
         frame = frame.withColumn("points", breaks)
     era = F.expr("size(filter(points, p -> p < sequence)) + size(filter(points, p -> p <= sequence))")
-    return _bitmaps(frame.withColumn("era", era.cast("string")), [*keys, "outcome", "era"])
+    return bitmaps(frame.withColumn("era", era.cast("string")), [*keys, "outcome", "era"])
 
 
-def _bitmaps(frame: DataFrame, keys: list[str]) -> dict[Key, Found]:
+def bitmaps(frame: DataFrame, keys: list[str]) -> dict[Key, Found]:
     """The offsets of each key."""
     bucket = F.expr(f"offset div {BITS}").alias("bucket")
     bits = F.bitmap_construct_agg(F.expr(f"offset % {BITS}"))

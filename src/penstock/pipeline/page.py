@@ -80,13 +80,14 @@ class Axis:
         return moment.strftime("%H:%M" if (self.last - self.first).days < 1 else "%d %b %H:%M")
 
 
-def render(title: str, rows: Rows, made: datetime) -> str:
-    """The page."""
+def render(title: str, rows: Rows, made: datetime, skipped: Sequence[str] = ()) -> str:
+    """The page. `skipped` says what could not be read."""
     stamped = [row["minute"] for name in ("published", "activity", "lag") for row in rows[name]]
     axis = Axis(stamped)
     names = _names(rows)
     parts = [
         f"<header><h1>{escape(title)}</h1><p>{_span(axis, bool(stamped))}</p></header>",
+        _skipped(skipped),
         _tiles(rows),
         _contents(names),
         *(_section(name, rows, axis) for name in names[:LOGS_MAX]),
@@ -120,6 +121,13 @@ def _span(axis: Axis, known: bool) -> str:
         return "Nothing has happened yet."
     each = "minute" if axis.step == 1 else f"{axis.step} minutes"
     return f"{axis.first:%Y-%m-%d %H:%M} to {axis.last:%Y-%m-%d %H:%M} UTC; each point is {each}"
+
+
+def _skipped(found: Sequence[str]) -> str:
+    if not found:
+        return ""
+    lines = "".join(f"<li>{escape(one)}</li>" for one in found)
+    return f'<section class="lost"><h2>Not everything could be read: the numbers are too low</h2><ul>{lines}</ul></section>'
 
 
 def _tiles(rows: Rows) -> str:
@@ -421,6 +429,7 @@ header p{margin:2px 0 18px;color:var(--soft)}
 nav{display:flex;flex-wrap:wrap;gap:6px 14px;margin-bottom:6px}
 nav a{color:var(--c0);text-decoration:none;overflow-wrap:anywhere}nav a:hover{text-decoration:underline}
 section{background:var(--card);border:1px solid var(--rule);border-radius:12px;padding:18px 20px;margin:18px 0}
+section.lost{border-color:var(--bad)}section.lost h2{color:var(--bad)}
 h2{margin:0 0 10px;font-size:19px;font-weight:650;overflow-wrap:anywhere}
 h3{margin:18px 0 6px;font-size:14px;font-weight:600;color:var(--soft)}
 .charts{display:grid;grid-template-columns:repeat(auto-fit,minmax(min(100%,460px),1fr));gap:18px 24px}

@@ -34,8 +34,9 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 
 from penstock.engine import letter
 from penstock.errors import QueueNotFound
-from penstock.pipeline import page
-from penstock.pipeline.audit import PASSING
+from penstock.pipeline import audit, gathering, noting, page
+from penstock.pipeline.audit import PASSING, Breach
+from penstock.pipeline.noting import NotingSource
 from penstock.pipeline.options import EVERYWHERE
 from penstock.pipeline.replica import Replica
 
@@ -59,7 +60,10 @@ _OF_GROUP: Final = ("namespace", "log", "group")
 
 
 class Written(msgspec.Struct, frozen=True):
-    """What a report wrote: where the page is, how many rows each table has, and what they add up to."""
+    """What a report wrote: where the page is, how many rows each table has, and what they add up to.
+
+    `skipped` is what should have been there and could not be read, so that the numbers are too low.
+    """
 
     page: str
     tables: dict[str, int]
@@ -68,6 +72,7 @@ class Written(msgspec.Struct, frozen=True):
     acked: int
     retries: int
     dead: int
+    skipped: list[Breach] = []
 
 
 class Report:
@@ -75,6 +80,7 @@ class Report:
 
     def __init__(self, tables: dict[str, DataFrame], title: str) -> None:
         self.tables = tables
+        self.skipped: list[Breach] = []
         self._title = title
 
     def write(self, to: str | Path, progress: Progress | None = None) -> Written:
@@ -90,7 +96,8 @@ class Report:
             rows[name] = frame.sparkSession.read.parquet(path).toArrow().to_pylist()
         if progress is not None:
             progress("page", len(self.tables), len(self.tables) + 1)
-        (place / PAGE).write_text(page.render(self._title, rows, datetime.now(UTC)), encoding="utf-8")
+        html = page.render(self._title, rows, datetime.now(UTC), list(map(str, self.skipped)))
+        (place / PAGE).write_text(html, encoding="utf-8")
         activity = rows["activity"]
 
         def total(column: str) -> int:
@@ -99,6 +106,7 @@ class Report:
         return Written(
             str(place / PAGE), {name: len(found) for name, found in rows.items()},
             sum(row["published"] for row in rows["published"]), total("delivered"), total("acked"), total("retries"), total("dead"),
+            self.skipped,
         )  # fmt: skip
 
 
@@ -137,7 +145,10 @@ def report_directory(
     topics: Iterable[str] | None = None,
     progress: Progress | None = None,
 ) -> Written:
-    """Write the report of a broker's directory, of all logs or of some; a broker may be at work in it."""
+    """Write the report of a broker's directory, of all logs or of some; a broker may be at work in it.
+
+    What cannot be read is skipped, and named on the page and in `skipped`.
+    """
     names = None if topics is None else sorted(set(topics))
     replica = Replica(path)
     facts = replica.facts(
@@ -149,9 +160,11 @@ def report_directory(
             f"there is no queue or topic {', '.join(sorted(missing))} in {path} (namespace {namespace})"
         )
 
+    spark.dataSource.register(NotingSource)
+
     def read(table: str, columns: str) -> DataFrame:
         source = (
-            spark.read.format("penstock").option("table", table).option("namespace", namespace).option("columns", columns)
+            spark.read.format(NotingSource.name()).option("table", table).option("namespace", namespace).option("columns", columns)
             .option("failOnDataLoss", "false").option("asOf", max(facts.sequence, 1))
         )  # fmt: skip
         return (source if names is None else source.option("topic", ",".join(names))).load(str(path))
@@ -167,7 +180,16 @@ def report_directory(
         read("deliveries", "namespace,log,group,offset,attempt,time").persist(),
     ]  # each is looked at several times
     try:
-        made = report(frames[0], frames[1], frames[2], pending=pending, title=Path(path).absolute().name)
+        messages, damage = noting.split(frames[0], "topic")
+        settlements, of_settlements = noting.split(frames[1], "log")
+        deliveries, of_deliveries = noting.split(frames[2], "log")
+        made = report(messages, settlements, deliveries, pending=pending, title=Path(path).absolute().name)
+        stored = {
+            (str(space), str(log)): found.once
+            for (space, log), found in gathering.bitmaps(messages, ["namespace", "topic"]).items()
+        }
+        damage += [*of_settlements, *of_deliveries]
+        made.skipped = audit.skipped(replica.again(facts), stored, damage)
         return made.write(to, progress)
     finally:
         for frame in frames:

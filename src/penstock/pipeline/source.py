@@ -36,8 +36,6 @@ from pyspark.sql.streaming.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.clock import to_us
-from penstock.journal.damage import Damage
-from penstock.journal.kinds import MESSAGES
 from penstock.pipeline import options as parsing
 from penstock.pipeline import schema as tables
 from penstock.pipeline import sink
@@ -86,7 +84,7 @@ def origin(options: Options) -> Origin:
     return planner(options) if options.server is None else RemoteOrigin(options)
 
 
-def _spare_the_collector() -> None:
+def spare_the_collector() -> None:
     """In a task: what is imported by now is no garbage.
 
     Spark's worker has Python look for garbage after every task, and walking through all that is imported takes as long as reading 100 MB of messages.
@@ -109,21 +107,12 @@ class BatchReader(DataSourceReader):
         self._origin = origin(options)
         self._narrowing = Narrowing()
 
-    @property
-    def is_of_messages(self) -> bool:
-        """Of what was published, not of what happened to it."""
-        return self._options.table.kind is MESSAGES
-
     def partitions(self) -> list[InputPartition]:
         return [InputPartition(piece) for piece in self._origin.pieces(self._narrowing)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        _spare_the_collector()
+        spare_the_collector()
         return self._origin.read(partition.value)
-
-    def read_noting(self, partition: InputPartition, damage: list[Damage]) -> Iterator[Any]:
-        """The same for somebody who wants to know what is damaged, and goes on."""
-        return planner(self._options).read(partition.value, damage)
 
 
 class FilteringReader(BatchReader):
@@ -212,5 +201,5 @@ class TableStream(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition(piece) for piece in self._origin.between(start, end)]
 
     def read(self, partition: InputPartition) -> Iterator[Any]:
-        _spare_the_collector()
+        spare_the_collector()
         return self._origin.read(partition.value)
