@@ -99,7 +99,6 @@ class Mutations:
             return made
         if self._chance.random() < 0.9:
             made = made[:16] + struct.pack("<I", len(made)) + made[20:]
-            made = made[:16] + made[16:20] + made[20:]
         checked = made[: CHECKED.size]
         return checked + CRC.pack(crc32(checked)) + made[HEADER.size :]
 

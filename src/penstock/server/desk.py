@@ -208,7 +208,8 @@ class Desk:
             except BaseException:
                 stager.discard()
                 raise
-            assert staged is not None  # a part has rows
+            if staged is None:
+                raise InvalidArgument("the part has no rows: send those that have some")
             self._spool.note(staged)
         told = [wire.StagedShare(topic=one.topic, rows=one.rows, bytes=one.bytes) for one in shares]
         return wire.Staged(name=staged.name, shares=told)
