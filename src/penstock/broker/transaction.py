@@ -36,6 +36,9 @@ from penstock.policy import Policy
 #: Steps of one transaction. Each may be a section of its frame, or two.
 OPERATIONS_MAX: Final = 10_000
 
+#: Queues that a transaction makes: each takes some 0.1 ms, in which others wait.
+NEW_QUEUES_MAX: Final = 1000
+
 
 def held_in(log: Log, name: str) -> Group:
     """The group whose leases are to end."""
@@ -141,6 +144,10 @@ class _Plan:
         self._payloads.add(payloads)
         if log is None:
             self._new[str(target)] = self._new.get(str(target), 0) + len(batch.payloads)
+            if len(self._new) > NEW_QUEUES_MAX:
+                raise BatchTooLarge(
+                    f"a transaction makes at most {NEW_QUEUES_MAX} queues: create some of them first, or make it several"
+                )
             overflow.require_room_anew(str(target), self._new[str(target)], policy)
             return
         fresh = self._without_repeats(log, batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -255,3 +256,16 @@ def test_a_message_routed_to_many_is_in_some_of_them(disk: Place) -> None:
     after = disk.crashed()
     assert {after.broker.queue(f"orders.{n}").depth() for n in range(5)} in ({0}, {1})
     after.broker.close()
+
+
+def test_a_transaction_makes_a_bounded_number_of_queues(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "NEW_QUEUES_MAX", 2)
+    before = place.broker.list_queues()
+    for refused, names in ((False, "ab"), (True, "cde"), (False, "abcd")):
+        with pytest.raises(BatchTooLarge) if refused else nullcontext(), place.broker.transaction() as tx:
+            for name in names + names:
+                tx.publish(name, b"x")
+    assert place.broker.list_queues() == sorted([*before, *"abcd"])
+    assert [place.broker.queue(name).depth() for name in "abcd"] == [4, 4, 2, 2]
