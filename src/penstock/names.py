@@ -14,6 +14,7 @@ file system that ignores case, or exceed its limit.
 from __future__ import annotations
 
 import re
+from collections.abc import Container
 from typing import Final
 
 from penstock import argument
@@ -61,6 +62,15 @@ def dead_letter_name(name: str) -> str:
     if is_dead_letter_name(name):
         raise InvalidName(f"{name!r} holds dead letters itself and has none of its own")
     return check_name(name) + DEAD_LETTER_SUFFIX
+
+
+def is_part_of(name: str, others: Container[str]) -> bool:
+    """Return whether a name is that of the dead letters of one of `others`, and so a part of it.
+
+    >>> is_part_of("orders.dlq", {"orders"}), is_part_of("gone.dlq", {"orders"}), is_part_of("orders", {"orders"})
+    (True, False, False)
+    """
+    return is_dead_letter_name(name) and name.removesuffix(DEAD_LETTER_SUFFIX) in others
 
 
 def _check_length(name: str, kind: str) -> None:

@@ -136,6 +136,10 @@ def test_a_queue_counts_from_when_a_policy_names_it_for_dead_letters(serve: Serv
         assert client.post(HERE + f"/logs/{name}/dead-letters").json()["name"] == f"{name}.dlq"
     client.delete(HERE + "/queues/failed")
     assert client.put(HERE + "/queues/third", json={}).status_code == 201
+    refused(client.patch(HERE + "/queues/third", json={"policy": {"dead_letter": "nobody.dlq"}}))
+    assert (
+        client.patch(HERE + "/queues/third", json={"policy": {"dead_letter": "more.dlq"}}).status_code == 200
+    )
 
 
 def test_no_more_is_stored_than_the_quota_has(serve: Serve) -> None:

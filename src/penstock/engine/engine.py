@@ -71,7 +71,7 @@ from penstock.errors import (
     WrongKind,
 )
 from penstock.limits import FILTER_STEPS_AT_ONCE
-from penstock.names import dead_letter_name, is_dead_letter_name
+from penstock.names import dead_letter_name, is_dead_letter_name, is_part_of
 from penstock.policy import Policy
 from penstock.ranges import RangeSet
 
@@ -169,9 +169,9 @@ class Engine:
 
         The dead letters that a log has of its own are part of it.
         """
+        there = {name for space, name in self._by_name if space == namespace}
         named = {name for (space, name), count in self._dead_targets.items() if space == namespace and count}
-        named.update(name for space, name in self._by_name if space == namespace)
-        return {name for name in named if not is_dead_letter_name(name)}
+        return {name for name in there | named if not is_part_of(name, there)}
 
     def depth(self, namespace: str) -> int:
         """How many messages the logs of a namespace have that are not settled."""

@@ -14,7 +14,7 @@ from penstock.broker.port import BrokerStats, Handle, Kind, QueueStats
 from penstock.engine.filter import compile_filter
 from penstock.errors import InvalidArgument
 from penstock.limits import OFFSET_MAX
-from penstock.names import check_name, is_dead_letter_name
+from penstock.names import check_name, is_part_of
 from penstock.server.accounts import Permission
 from penstock.server.http.route import LOG, LOG_NUMBER, NAMESPACE, Call, Route
 
@@ -56,10 +56,10 @@ def require_room_for_queues(call: Call, names: Iterable[object]) -> None:
     What is not a name yet is refused later, for that.
     """
     limit = call.front.quotas.limit(call.namespace)
-    if limit is not None and limit.queues is not None:
+    wanted = {name for name in names if isinstance(name, str)}
+    if wanted and limit is not None and limit.queues is not None:
         there = call.port.claimed_names(call.namespace)
-        wanted = {name for name in names if isinstance(name, str) and not is_dead_letter_name(name)}
-        adding = len(wanted - there)
+        adding = sum(not is_part_of(name, there | wanted) for name in wanted - there)
         if adding:
             call.front.quotas.require_room(call.namespace, queues=len(there), adding=adding)
 
