@@ -161,7 +161,7 @@ class Monitor:
         found = self._engine_us - self.clock.now_us()
         return found if found > SET_BACK_US else 0
 
-    def begin(self, *, settling: bool = False, renew: bool = False) -> tuple[int, Change]:
+    def begin(self, *, settling: bool = False, renew: bool = False, turn: bool = False) -> tuple[int, Change]:
         """With the lock held: the present, and an empty change. What has fallen due by now has happened, and is recorded.
 
         Filters have new steps if the caller has waited for its turn (`renew`); all other commands
@@ -174,19 +174,22 @@ class Monitor:
         if self.draining and not settling:
             raise BrokerClosed(CLOSED)
         now_us = self.now()
-        if self.advance(now_us):
+        if self.advance(now_us, turn=turn):
             self.follow()
         if renew:
             self.engine.steps_left = FILTER_STEPS_AT_ONCE
         return now_us, Change()
 
-    def advance(self, now_us: int) -> bool:
-        """With the lock held: let happen what has fallen due, and have it recorded; whether there was anything."""
+    def advance(self, now_us: int, *, turn: bool = False) -> bool:
+        """With the lock held: let happen what has fallen due, and have it recorded; whether there was anything.
+
+        What is done in turns is the timer's: it waits until a turn is recorded before it takes the next.
+        """
         next_us = self.engine.next_us
         if next_us is None or next_us > now_us:
             return False
         happened = Change()
-        self.engine.advance(now_us, happened)
+        self.engine.advance(now_us, happened, turn=turn)
         if happened:
             self._loose = self.append(happened)
             self.set_timer(now_us)
@@ -409,7 +412,7 @@ class Monitor:
 
         What happens by itself has nobody who waits for it, so whoever calls must have it recorded.
         """
-        now_us, _ = self.begin(settling=True)
+        now_us, _ = self.begin(settling=True, turn=True)
         record, self._loose = self._loose, None
         for waiting in self.lines.out_of_patience(now_us):
             self.answer(waiting, NOTHING)

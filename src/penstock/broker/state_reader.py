@@ -81,8 +81,8 @@ class JournalFacts(msgspec.Struct, frozen=True):
 class _Still(Monitor):
     """A monitor of a copy: nothing falls due, expires or recurs in it by itself."""
 
-    def advance(self, now_us: int) -> bool:
-        del now_us
+    def advance(self, now_us: int, *, turn: bool = False) -> bool:
+        del now_us, turn
         return False
 
 

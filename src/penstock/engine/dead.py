@@ -32,6 +32,11 @@ if TYPE_CHECKING:
 BURIED_AT_ONCE: Final = 100
 BURIED_BYTES: Final = 8 << 20
 
+#: Messages that expire are moved in turns, so that others can do something between: so many, or of so many bytes as
+#: above. Moving a thousand takes some 10 ms.
+BURIED_IN_A_TURN: Final = 1000
+TURN_US: Final = 20_000
+
 #: More than the headers of a dead letter and its settlement take, an error of the greatest length included.
 LETTER_OVERHEAD_BYTES: Final = 4 * ERROR_CHARS_MAX + 4096
 
@@ -45,12 +50,15 @@ def mortal(engine: Engine, log: Log, offsets: list[int]) -> list[int]:
 
 
 def bury(
-    engine: Engine, log: Log, group: Group, offsets: list[int], reason: str, error: str | None, now_us: int, change: Change
+    engine: Engine, log: Log, group: Group, offsets: list[int], reason: str, error: str | None, now_us: int, change: Change,
+    *, bytes_max: int | None = None,
 ) -> list[int]:  # fmt: skip
     """Move messages to the dead letters, each in one unit with its removal. Dead letters themselves are dropped.
 
-    On a full disk it raises `DiskFull`, with nothing changed; if it is full only for the later ones of many, those are given back.
+    On a full disk it raises `DiskFull`, with nothing changed; if it is full only for the later ones of many, those are given back,
+    as are those behind the first ones that have `bytes_max`.
     """
+    octets = 0
     for start in range(0, len(offsets), BURIED_AT_ONCE):
         part = offsets[start : start + BURIED_AT_ONCE]
         contents = _contents(engine, log, part)
@@ -66,6 +74,9 @@ def bury(
             change.bytes += size
             if high - low < len(offsets):
                 change.cut()
+            octets += sum(len(one.payload) for one in contents[low:high] if one is not None)
+            if bytes_max is not None and octets >= bytes_max:
+                return offsets[start + high :]
     return []
 
 

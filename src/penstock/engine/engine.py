@@ -20,6 +20,7 @@ command. Each log has one alarm in a heap, so a broker with ten thousand idle qu
 from __future__ import annotations
 
 import heapq
+from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from typing import Final
@@ -132,6 +133,9 @@ class Engine:
             tuple[Log, Offsets]
         ] = []  # what no group needs any more; whoever calls empties it
         self.gone: list[Log] = []  # what was deleted; whoever calls empties it
+        self._burials: deque[tuple[Log, Group, list[int]]] = deque()  # expired, and withdrawn for their turn
+        self._burial_us: int | None = None  # when that is
+        self._buried = 0  # in this turn
         self.parted: list[Log] = []  # from which a group went; whoever calls empties it
         self.stirred: set[Log] = set()  # where something became ready; whoever calls empties it
         self._by_name: dict[tuple[str, str], Log] = {}
@@ -765,10 +769,20 @@ class Engine:
     @property
     def next_us(self) -> int | None:
         """When something happens by itself next, at the earliest."""
-        return self._alarms[0][0] if self._alarms else None
+        first_us = self._alarms[0][0] if self._alarms else None
+        if self._burial_us is None or first_us is None:
+            return first_us if self._burial_us is None else self._burial_us
+        return min(first_us, self._burial_us)
 
-    def advance(self, now_us: int, change: Change) -> None:
-        """Let everything happen that happens by itself up to now."""
+    def advance(self, now_us: int, change: Change, *, turn: bool = True) -> None:
+        """Let everything happen that happens by itself up to now.
+
+        Of messages that go to the dead letters because they expired, some may be left to the next turns: what is left
+        waits until the caller has a `turn` for it.
+        """
+        self._buried = 0
+        if turn and self._burial_us is not None and self._burial_us <= now_us:
+            self._bury_expired(now_us, change)
         alarms = self._alarms
         while alarms and alarms[0][0] <= now_us:
             moment, number = heapq.heappop(alarms)
@@ -823,9 +837,40 @@ class Engine:
                     group.put_back(offset)
                     group.overdue.discard(offset)
             group.overdue.update(offset for offset in over if offset in group.leases)
-            self._expire_here(
-                log, group, [offset for offset in over if offset not in group.leases], now_us, change
-            )
+            free = [offset for offset in over if offset not in group.leases]
+            if log.policy.on_expire == "drop":
+                self._expire_here(log, group, free, now_us, change)
+            elif free:
+                self.withdraw(log, group, free)
+                group.overdue.update(free)
+                step = dead.BURIED_IN_A_TURN
+                parts = (free[start : start + step] for start in range(0, len(free), step))
+                self._burials += [(log, group, part) for part in parts]
+                if self._burial_us is None:
+                    self._bury_expired(now_us, change)
+
+    def _bury_expired(self, now_us: int, change: Change) -> None:
+        """Move messages that expired to the dead letters, as many as fit into one turn."""
+        self._burial_us = None
+        while self._burials and self._burial_us is None:
+            log, group, offsets = self._burials.popleft()
+            if log.deleted or log.groups.get(group.name) is not group:
+                continue
+            offsets = [offset for offset in offsets if offset in group.overdue]
+            pause_us = dead.TURN_US
+            try:
+                left = dead.bury(
+                    self, log, group, offsets, letter.EXPIRED, None, now_us, change,
+                    bytes_max=dead.BURIED_BYTES,
+                )  # fmt: skip
+            except DiskFull:
+                left, pause_us = offsets, SECOND_US
+            self._buried += len(offsets) - len(left)
+            log.counts.expired += len(offsets) - len(left)
+            if left:
+                self._burials.appendleft((log, group, left))
+            if left or self._buried >= dead.BURIED_IN_A_TURN:
+                self._burial_us = now_us + pause_us
 
     def _expire_here(self, log: Log, group: Group, offsets: list[int], now_us: int, change: Change) -> None:
         try:

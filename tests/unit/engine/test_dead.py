@@ -170,6 +170,38 @@ def test_expired_messages_without_room_behind_others_are_delivered_or_lost() -> 
     assert (machine.log("q.dlq").group().ready, log.depth, log.group().overdue) == (150, 0, set())
 
 
+def test_expired_messages_of_all_logs_move_in_turns_and_are_never_delivered(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dead, "BURIED_IN_A_TURN", 2)
+    machine = Machine()
+    logs = [machine.declare(name, on_expire="dead-letter") for name in ("a", "b")]
+    for log in logs:
+        machine.publish(log, *[b"x"] * 3, expires_at=NOW + SECOND_US)
+
+    def moved() -> list[int]:
+        return [3 - log.depth for log in logs]
+
+    machine.pass_time(1)
+    assert (sum(moved()), [machine.lease(log, 9) for log in logs]) == (2, [[], []])
+    turns = []
+    while (due_us := machine.engine.next_us) is not None:
+        machine.pass_time((due_us - machine.now_us) / SECOND_US)
+        turns.append(sum(moved()))
+    assert (turns[0] <= 5, turns[1], moved()) == (True, 6, [3, 3])
+
+
+def test_a_turn_of_expired_messages_is_bounded_in_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dead, "BURIED_BYTES", 10)
+    machine = Machine()
+    log = machine.declare(on_expire="dead-letter")
+    machine.publish(log, *[b"x" * 6] * 3, expires_at=NOW + SECOND_US)
+    machine.pass_time(1)
+    assert log.depth == 1
+    machine.pass_time(dead.TURN_US / SECOND_US)
+    assert log.depth == 0
+
+
 # --- expired while it was handed out ---
 
 
