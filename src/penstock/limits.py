@@ -81,6 +81,9 @@ FRAME_BYTES_MAX: Final = 32 << 20
 # Bounds the memory that decoding one section can take.
 FRAME_ROWS_MAX: Final = 1 << 20
 
+# Messages of one batch: it fits into a frame, where each takes 64 bytes at the least.
+MESSAGES_MAX: Final = FRAME_BYTES_MAX // 64
+
 # Stored in 64 bits, and read as Arrow's signed ones.
 LOG_NUMBER_MAX: Final = (1 << 63) - 1
 
@@ -229,10 +232,13 @@ FILTER_NUMBER_CHARS_MAX: Final = 64
 
 # --- bodies of requests ---
 
-# Values of a body that has messages, or the logs of a stream of Spark's. A batch has at most some 516,000
-# messages, since each counts with 64 bytes of a frame, and most of what adds values to a message adds bytes,
-# too. Decoded, so many values take 300 to 600 MB.
+# Values of a body that is a list of messages. A batch has at most some 516,000 messages, since each counts
+# with 64 bytes of a frame, and most of what adds values to a message adds bytes, too. Decoded, so many
+# values take 300 to 600 MB.
 BODY_VALUES_MAX: Final = 6 << 20
+
+# Values of a transaction, or of the logs of a stream of Spark's: decoded at once, which takes some 0.2 s.
+BODY_VALUES_MIXED_MAX: Final = 1 << 20
 
 # Values of any other body: DELIVERIES_MAX leases in two columns, or SPOOL_FILES_MAX names. A policy has some twenty.
 BODY_VALUES_SMALL_MAX: Final = 1 << 18

@@ -258,12 +258,12 @@ def test_one_look_at_a_queue_takes_as_long_as_anybody_likes(
 
 @pytest.mark.parametrize(
     "item",
-    [{"headers": {"x": "y" * 400}}, {"headers": {f"{at:02}": "" for at in range(45)}}, {"key": "k" * 200, "dedup_id": "d" * 200}],
-    ids=["headers", "small headers", "key and dedup id"],
+    [{"headers": {"x": "\x01" * 400}}, {"headers": {f"{at:02}": "" for at in range(120)}}, {"key": "k" * 200, "dedup_id": "d" * 200}],
+    ids=["headers that JSON escapes", "small headers", "key and dedup id"],
 )  # fmt: skip
-def test_what_is_beside_a_payload_makes_an_answer_too_large(port: Embedded, item: dict[str, Any]) -> None:
+def test_answer_is_bounded_with_what_is_beside_payloads(port: Embedded, item: dict[str, Any]) -> None:
     with (
-        Running(port, bounds=Bounds(answer_bytes_max=1200)) as running,
+        Running(port, bounds=Bounds(answer_bytes_max=5600)) as running,
         httpx2.Client(base_url=running.url) as client,
     ):
         published(client)

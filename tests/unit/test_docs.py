@@ -342,7 +342,7 @@ def test_the_queues_page_has_another_limit_than_the_code() -> None:
         limits.HEADERS_BYTES_MAX,
         limits.KEY_BYTES_MAX,
         limits.FRAME_BYTES_MAX,
-        limits.FRAME_ROWS_MAX,
+        limits.MESSAGES_MAX,
         limits.DELIVERIES_MAX,
         limits.ERROR_CHARS_MAX,
         limits.DURATION_S_MAX // (36_525 * 864),

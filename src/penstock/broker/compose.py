@@ -13,7 +13,7 @@ from typing import Any
 from penstock.clock import SECOND_US, duration_us, to_us
 from penstock.engine.events import Batch
 from penstock.errors import BatchTooLarge, InvalidArgument, MessageExpired
-from penstock.limits import FRAME_ROWS_MAX, PRIORITY_DEFAULT
+from penstock.limits import MESSAGES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message, check
 from penstock.policy import Policy
 
@@ -26,9 +26,9 @@ def batch_of(messages: Iterable[bytes | Message], policy: Policy, now_us: int, s
     given = messages if type(messages) is list else _listed(messages)
     if not given:
         return Batch([], (), now_us, PRIORITY_DEFAULT)
-    if len(given) > FRAME_ROWS_MAX:
+    if len(given) > MESSAGES_MAX:  # before they are looked at one by one
         raise BatchTooLarge(
-            f"a batch of {len(given)} messages is over the bound of {FRAME_ROWS_MAX}: make it several"
+            f"a batch of {len(given)} messages is over the bound of {MESSAGES_MAX}: make it several"
         )
     if set(map(type, given)) == {bytes}:
         payloads: Any = given.copy()  # the caller's list may change

@@ -24,6 +24,9 @@ DECLARATION_BYTES_MAX: Final = 2048
 ROW_BYTES: Final = 128
 HEADER_BYTES: Final = 8
 
+#: What a letter takes at the most, as JSON writes a control character.
+LETTER_BYTES: Final = 6
+
 
 def fetching(shelf: Shelf) -> Fetch:
     """What the engine asks for contents."""
@@ -130,13 +133,15 @@ def octets_of(runs: Iterable[Run]) -> int:
 
 
 def _octets_beside(batch: Batch, start: int, stop: int) -> int:
+    """About what keys and headers take at the most: in JSON some letters take six bytes."""
     found = 0
     for column in (batch.key, batch.dedup_id):
         if column is not None:
-            found += sum(len(one) for one in column[start:stop] if one is not None)
+            found += LETTER_BYTES * sum(len(one) for one in column[start:stop] if one is not None)
     if batch.headers is not None:
         for headers in filter(None, batch.headers[start:stop]):
-            found += sum(len(name) + len(value) + HEADER_BYTES for name, value in headers.items())
+            texts = sum(len(name) + len(value) for name, value in headers.items())
+            found += HEADER_BYTES * len(headers) + LETTER_BYTES * texts
     return found
 
 

@@ -15,7 +15,7 @@ from penstock.broker.shelf import Run
 from penstock.clock import SECOND_US, duration_us, to_datetime, to_us
 from penstock.engine.events import Batch
 from penstock.errors import BatchTooLarge, InvalidArgument
-from penstock.limits import FRAME_ROWS_MAX, MESSAGE_BYTES_MAX
+from penstock.limits import MESSAGE_BYTES_MAX, MESSAGES_MAX
 from penstock.message import Message, check
 from penstock.policy import Policy
 
@@ -90,9 +90,9 @@ def items(messages: Iterable[bytes | Message]) -> list[bytes | wire.Item]:
             f"messages is a {kind.__name__}; give a list of bytes or Message, or use publish for one"
         )
     given = list(messages)
-    if len(given) > FRAME_ROWS_MAX:
+    if len(given) > MESSAGES_MAX:
         raise BatchTooLarge(
-            f"a batch of {len(given)} messages is over the bound of {FRAME_ROWS_MAX}: make it several"
+            f"a batch of {len(given)} messages is over the bound of {MESSAGES_MAX}: make it several"
         )
     if set(map(type, given)) == {bytes}:
         return cast("list[bytes | wire.Item]", given)

@@ -673,13 +673,14 @@ class _Audit:
                 outcomes,
             )
         given = given_in(log)
-        lost = lost_of(log, self._stored.get(name, Found()).once).size
-        settled = (
-            of_flat(log.groups[group]).both(given).size if group is not None and group in log.groups else 0
-        )
-        pending = given.size - settled if group is not None and group in log.groups else 0
-        cleaned = given.size - stored - lost
-        return GroupCount(*name, group, given.size, stored, cleaned, lost, pending, settled, outcomes)
+        lost = lost_of(log, self._stored.get(name, Found()).once)
+        settled = pending = 0
+        if group is not None and group in log.groups:
+            ended = of_flat(log.groups[group])
+            settled = ended.both(given).size
+            pending = given.size - settled - (lost.size - ended.both(lost).size)
+        cleaned = given.size - stored - lost.size
+        return GroupCount(*name, group, given.size, stored, cleaned, lost.size, pending, settled, outcomes)
 
     def _with_ids(self, breaches: list[Breach]) -> list[Breach]:
         """Name the messages, as far as they are stored."""

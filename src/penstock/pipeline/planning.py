@@ -24,6 +24,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from penstock import argument
 from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.engine.retention import ARCHIVE
 from penstock.errors import CorruptJournal, InvalidArgument, MaintenanceFailed, QueueNotFound
@@ -357,6 +358,10 @@ def _parts(ranges: RangeSet) -> str:
 
 def _passes(log: LogEntry, narrowing: Narrowing, options: Options) -> bool:
     named = {"namespace": log.namespace, options.table.log: log.name}
+    if unknown := narrowing.names.keys() - named.keys():
+        raise InvalidArgument(
+            f"logs are narrowed by {' and '.join(named)}, not by {argument.quoted(min(unknown))}"
+        )
     return all(named[column] in values for column, values in narrowing.names.items())
 
 

@@ -109,15 +109,7 @@ def run(
     """
     path = Path(file).resolve()
     _require_target(to, parquet, route)
-    if mode != "append":
-        raise InvalidArgument(
-            f"mode={mode!r} cannot be: a log and Parquet files are only appended to; give append, with a watermark for aggregations, "
-            "or write a query of your own with foreachBatch"
-        )
-    if every is not None and (once or not every > 0):
-        raise InvalidArgument(
-            "every is a number of seconds above 0, and is not for once: that ends by itself"
-        )
+    _require_mode(mode, once=once, every=every)
     given = dict(options or {})
     _require_arguments(topic, given)
     job = _Job(
@@ -144,6 +136,18 @@ def run(
             if query.isActive:
                 query.stop()
     return Ran(job.name, where, batches, rows, finished=asked.times < 2)
+
+
+def _require_mode(mode: str, *, once: bool, every: float | None) -> None:
+    if mode != "append":
+        raise InvalidArgument(
+            f"mode={mode!r} cannot be: a log and Parquet files are only appended to; give append, with a watermark for aggregations, "
+            "or write a query of your own with foreachBatch"
+        )
+    if every is not None and (once or not every > 0):
+        raise InvalidArgument(
+            "every is a number of seconds above 0, and is not for once: that ends by itself"
+        )
 
 
 # --- the user's file ---

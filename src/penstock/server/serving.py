@@ -472,6 +472,7 @@ def welcome(settings: Settings, url: str) -> str:
         f"  curl{insecure} {url}/health",
         f'  {curl} {url}/enqueue -d \'[{{"namespace": "default", "topic": "jobs", "priority": 1, "payload": "SGVsbG8="}}]\'',
         f"  {curl} '{url}/dequeue?namespace=default&topic=jobs&limit=1'",
+        f'  {curl} {url}/ack -d \'{{"namespace": "default", "topic": "jobs", "receipt": "…"}}\'   # the receipt that came',
         "",
         "Ctrl-C stops it: requests are finished, and everything acknowledged is on the disk.",
         "",

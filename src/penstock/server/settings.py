@@ -422,6 +422,10 @@ def _from_synonyms(variables: Variables) -> Values:
     }
 
 
+#: What begins like this is meant to close the server: a mistake in it stops the start.
+KEY_VARIABLES: Final = PREFIX + "JWT"
+
+
 def _from_variables(variables: Variables, warnings: list[str]) -> Values:
     known = {row.variable: name for name, row in SETTINGS.items()}
     files = {f"{row.variable}_FILE": name for name, row in SETTINGS.items() if row.secret}
@@ -435,7 +439,10 @@ def _from_variables(variables: Variables, warnings: list[str]) -> Values:
         elif variable in files:
             found.setdefault(files[variable], _in_file(value, source))
         else:
-            warnings.append(f"{source} is no setting{_nearest(variable, [*known, *files], PREFIX)}")
+            said = f"{source} is no setting{_nearest(variable, [*known, *files], PREFIX)}"
+            if variable.startswith(KEY_VARIABLES):  # without its key a server is open to the machine
+                raise InvalidArgument(f"{said}; correct it, or remove it")
+            warnings.append(said)
     return found
 
 

@@ -89,7 +89,7 @@ def test_a_message_above_the_limit_of_its_queue_is_composed() -> None:
 
 
 def test_a_batch_of_too_many_is_composed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compose, "FRAME_ROWS_MAX", 3)
+    monkeypatch.setattr(compose, "MESSAGES_MAX", 3)
     assert batch_of(b"", b"", b"").payloads == [b"", b"", b""]
     with pytest.raises(BatchTooLarge):
         batch_of(b"", b"", b"", b"")

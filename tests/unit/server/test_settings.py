@@ -246,6 +246,11 @@ def test_an_unknown_variable_is_not_noticed_or_ends_the_server() -> None:
     )
 
 
+def test_unknown_variable_of_a_key_stops_the_start() -> None:
+    with pytest.raises(InvalidArgument, match="PENSTOCK_JWT_PUBLIC_KEY_FILE .* did you mean"):
+        load({}, {"PENSTOCK_JWT_PUBLIC_KEY_FILE": "key.pem"})
+
+
 def test_an_unknown_key_of_the_file_is_not_noticed(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="there is no setting 'max_retry'; did you mean max_retries?"):
         from_toml(tmp_path, "max_retry = 3")

@@ -85,7 +85,7 @@ def test_what_a_failed_function_was_given_is_let_go_at_once(*, pooled: bool) -> 
         except ValueError:
             del given
         for thread in threading.enumerate():
-            if thread.name.startswith("penstock-"):
+            if thread.name in {"penstock-test", "penstock-serve"}:
                 thread.join()
         await asyncio.sleep(0)  # the loop has callbacks of futures that are done
         assert seen() is None

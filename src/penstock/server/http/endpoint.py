@@ -28,6 +28,7 @@ from penstock.names import check_name
 from penstock.server.accounts import ANYBODY
 from penstock.server.http import problem
 from penstock.server.http.bodies import (
+    DECODED_AT_ONCE_BYTES,
     JSON_TYPE,
     MSGPACK_TYPE,
     Reading,
@@ -53,9 +54,6 @@ REMEMBERED_QUERY_BYTES_MAX: Final = 256
 
 #: Of an id that we give. They are no numbers in a row: those would tell one tenant how much others ask.
 REQUEST_ID_BYTES: Final = 8
-
-#: Larger bodies are decoded in a thread: from here on that takes some 5 ms, and a thread costs one.
-DECODED_AT_ONCE_BYTES: Final = 1 << 20
 
 _NO_CONNECTION: Final = NoConnection()
 

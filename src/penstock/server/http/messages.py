@@ -12,7 +12,14 @@ from typing import Any, Final, NamedTuple
 
 from penstock import wire
 from penstock.broker import calls
-from penstock.broker.contents import HEADER_BYTES, ROW_BYTES, messages_of, octets_of, rows_within
+from penstock.broker.contents import (
+    HEADER_BYTES,
+    LETTER_BYTES,
+    ROW_BYTES,
+    messages_of,
+    octets_of,
+    rows_within,
+)
 from penstock.broker.port import Handle, Operation
 from penstock.broker.shelf import Run
 from penstock.engine.pattern import compile_pattern
@@ -282,7 +289,7 @@ async def _latest(call: Call, log: Handle) -> int:
 async def peek(call: Call) -> Any:
     wanted = min(calls.count(call.query["count"]), PEEK_MAX)
     found = await call.port.peek(await call.log(), wanted).get()
-    octets = list(accumulate(ROW_BYTES + HEADER_BYTES * len(one.headers) + _size_of(one) for one in found))
+    octets = list(accumulate(map(_octets_of, found)))
     fitting = max(1, bisect_right(octets, call.front.bounds.answer_bytes_max))
     del found[fitting:]
 
@@ -292,6 +299,12 @@ async def peek(call: Call) -> Any:
     size = octets[len(found) - 1] if found else 0
     call.require_room(size)
     return await call.built(size, made)
+
+
+def _octets_of(message: Message) -> int:
+    """About what a message takes in an answer, at the most: see `contents.octets_of`."""
+    texts = _size_of(message) - len(message.payload)
+    return ROW_BYTES + HEADER_BYTES * len(message.headers) + LETTER_BYTES * texts + len(message.payload)
 
 
 async def trace(call: Call) -> wire.Timeline:

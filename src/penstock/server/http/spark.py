@@ -15,7 +15,7 @@ from penstock import wire
 from penstock.broker import calls
 from penstock.errors import BatchTooLarge, InvalidArgument, QuotaExceeded
 from penstock.journal.spool import Manifest
-from penstock.limits import BODY_VALUES_MAX, QUOTA_ROOM_RETRY_S
+from penstock.limits import BODY_VALUES_MIXED_MAX, QUOTA_ROOM_RETRY_S
 from penstock.server.http.front import ClientGone, Front, require_present
 from penstock.server.http.logs import require_room_for_queues
 from penstock.server.http.messages import within_quota
@@ -276,23 +276,23 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         method="POST", path=_SPARK + "/plan", summary="What is to be read of a table, in portions for tasks", permission=("consume",),
-        handler=plan, request=wire.SparkPlan, values_max=BODY_VALUES_MAX, answer=wire.SparkPlanned, example=wire.SparkPlan(options=_OPTIONS, topics=["orders"]),
+        handler=plan, request=wire.SparkPlan, values_max=BODY_VALUES_MIXED_MAX, answer=wire.SparkPlanned, example=wire.SparkPlan(options=_OPTIONS, topics=["orders"]),
         answer_example=wire.SparkPlanned(portions=[_PORTION]), others=_LACKING,
     ),
     Route(
         method="POST", path=_SPARK + "/offsets", summary="Where a stream of a table begins, and where its next batch ends",
-        permission=("consume",), handler=offsets, request=wire.SparkOffsets, values_max=BODY_VALUES_MAX, answer=wire.SparkFound,
+        permission=("consume",), handler=offsets, request=wire.SparkOffsets, values_max=BODY_VALUES_MIXED_MAX, answer=wire.SparkFound,
         example=wire.SparkOffsets(options=_OPTIONS, topics=["orders"], what="initial"),
         answer_example=wire.SparkFound(offset=_PLACE.offset(), end=_PLACE.offset(), noted=wire.Noted()), others=_LACKING,
     ),
     Route(
         method="POST", path=_SPARK + "/read", summary="The rows of a portion, as an Arrow stream", permission=("consume",), handler=read,
-        request=wire.SparkRead, values_max=BODY_VALUES_MAX, answer=str, media=(wire.ARROW,), example=wire.SparkRead(options=_OPTIONS, portion=_PORTION),
+        request=wire.SparkRead, values_max=BODY_VALUES_MIXED_MAX, answer=str, media=(wire.ARROW,), example=wire.SparkRead(options=_OPTIONS, portion=_PORTION),
         answer_example="an Arrow stream", others=_LACKING, note="The stream ends with an empty batch whose metadata say how it ended; one without it was cut.",
     ),
     Route(
         method="POST", path=_SPARK + "/progress", summary="How far a stream is, under the name of a reader", permission=("consume",),
-        handler=progress, request=wire.SparkProgress, values_max=BODY_VALUES_MAX, answer=wire.Checked,
+        handler=progress, request=wire.SparkProgress, values_max=BODY_VALUES_MIXED_MAX, answer=wire.Checked,
         example=wire.SparkProgress(reader="spark.billing", logs={"orders": (1, 12)}), answer_example=wire.Checked(),
     ),
     Route(

@@ -9,7 +9,7 @@ from penstock.broker import calls
 from penstock.broker.port import Handle, Operation
 from penstock.broker.transaction import OPERATIONS_MAX
 from penstock.errors import BatchTooLarge
-from penstock.limits import BODY_VALUES_MAX
+from penstock.limits import BODY_VALUES_MIXED_MAX
 from penstock.server.http.groups import receipts_of
 from penstock.server.http.logs import require_room_for_queues
 from penstock.server.http.messages import ids_reply, message_of, size_of, within_quota
@@ -52,7 +52,7 @@ _ID: Final = 412_390_178_816_270_336
 ROUTES: Final[tuple[Route, ...]] = (
     Route(
         method="POST", path=NAMESPACE + "/transactions", summary="Publish and settle in one unit: all of it or nothing",
-        permission=("publish", "consume"), handler=transact, request=wire.Transact, values_max=BODY_VALUES_MAX, answer=wire.Ids,
+        permission=("publish", "consume"), handler=transact, request=wire.Transact, values_max=BODY_VALUES_MIXED_MAX, answer=wire.Ids,
         example=wire.Transact(
             steps=[
                 wire.Operation(log="orders", receipts=["default:11:10000002a"]),

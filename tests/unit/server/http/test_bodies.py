@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 import pytest
 
 from penstock import wire
-from penstock.errors import InvalidArgument
-from penstock.server.http.bodies import Reading, wants_msgpack
+from penstock.errors import BatchTooLarge, InvalidArgument
+from penstock.limits import BODY_VALUES_MAX, MESSAGES_MAX
+from penstock.server.http.bodies import (
+    DECODED_AT_ONCE_BYTES,
+    ITEM_VALUES_MAX,
+    JSON_TYPE,
+    Reading,
+    wants_msgpack,
+)
 from penstock.server.http.mqueue import EnqueueItem
 
 PUBLISH = Reading(wire.Publish)
@@ -80,3 +89,37 @@ def test_a_body_of_which_nothing_must_be_said_may_be_left_out() -> None:
 )
 def test_an_answer_is_what_was_asked_for(accept: bytes, content_type: bytes, packed: bool) -> None:
     assert wants_msgpack(accept, content_type) is packed
+
+
+def test_items_of_a_large_body_are_decoded_one_by_one_with_the_same_result() -> None:
+    item = wire.Item(payload=b"x" * 400_000, headers={"a": "b"}, key="k")
+    items: list[bytes | wire.Item] = [b"plain", item, item, item, item]
+    for packed, encode in ((False, msgspec.json.encode), (True, msgspec.msgpack.encode)):
+        kind = b"application/msgpack" if packed else JSON_TYPE
+        body = encode(wire.Publish(messages=items))
+        assert len(body) > DECODED_AT_ONCE_BYTES
+        assert Reading(wire.Publish, BODY_VALUES_MAX)(body, kind) == wire.Publish(messages=items)
+        listed = encode([{"topic": "orders", "payload": item.payload}] * 4)
+        found = Reading(list[EnqueueItem], BODY_VALUES_MAX)(listed, kind)
+        assert [(one.topic, len(one.payload)) for one in found] == [("orders", 400_000)] * 4
+
+
+def test_wrong_item_of_a_large_body_is_named() -> None:
+    body = msgspec.json.encode({"messages": [b"x" * DECODED_AT_ONCE_BYTES, {"payload": "", "key": 7}]})
+    with pytest.raises(InvalidArgument, match=re.escape("$.messages[1].key")):
+        Reading(wire.Publish, BODY_VALUES_MAX)(body, JSON_TYPE)
+
+
+def test_item_with_too_many_values_is_refused_before_it_is_decoded() -> None:
+    headers = {str(number): "" for number in range(ITEM_VALUES_MAX)}
+    body = msgspec.json.encode(
+        {"messages": [b"x" * DECODED_AT_ONCE_BYTES, {"payload": "", "headers": headers}]}
+    )
+    with pytest.raises(BatchTooLarge, match=f"more than {ITEM_VALUES_MAX} values"):
+        Reading(wire.Publish, BODY_VALUES_MAX)(body, JSON_TYPE)
+
+
+def test_batch_that_no_frame_holds_is_refused_before_its_items_are_decoded() -> None:
+    body = b'{"messages":[' + b",".join([b"7"] * (MESSAGES_MAX + 1)) + b"]}"  # each is wrong besides
+    with pytest.raises(BatchTooLarge, match="make it several"):
+        Reading(wire.Publish, BODY_VALUES_MAX)(body, JSON_TYPE)

@@ -19,7 +19,7 @@ from penstock.errors import Unauthorized
 from penstock.server.accounts import Accounts
 from penstock.server.http import app as application
 from penstock.server.http.app import create
-from penstock.server.http.endpoint import DECODED_AT_ONCE_BYTES
+from penstock.server.http.bodies import DECODED_AT_ONCE_BYTES
 from penstock.server.http.front import ClientGone
 from penstock.server.http.parties import CONNECTION, Connection, NoConnection
 from penstock.server.http.route import Call, Events, Route, Stream
