@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import warnings
@@ -16,7 +17,7 @@ from pyspark.java_gateway import launch_gateway
 from pyspark.logger import PySparkLogger
 from pyspark.sql import SparkSession
 
-from penstock.errors import PenstockError
+from penstock.errors import MissingExtra, PenstockError
 from penstock.pipeline import java, progress
 from penstock.pipeline.source import PenstockDataSource
 
@@ -29,6 +30,9 @@ _LOCAL: Final = {
     # What Arrow's columns are read by in the JVM then does not look whether each byte is within its bounds: a tenth of reading a table. They come from Arrow in a process of ours.
     "spark.driver.defaultJavaOptions": "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false",
 }
+#: What a worker imports for a table of Penstock.
+WORKERS_NEED: Final = ("penstock", "msgspec", "pyarrow", "numpy")
+
 #: How long Spark's process may take to end by itself. It only has to remove its temporary files.
 END_S: Final = 15
 
@@ -52,10 +56,37 @@ def register(spark: SparkSession) -> SparkSession:
     """Let a session know the format `penstock`, for reading and writing, in batches and streams; the same session.
 
     Progress of its streaming queries is reported to the brokers they read from: see `penstock.pipeline.progress`.
+    A Python of its workers that lacks Penstock is refused here, before a task fails with an ImportError.
     """
+    _require_workers(spark)
     spark.dataSource.register(PenstockDataSource)
     progress.follow(spark)
     return spark
+
+
+def _require_workers(spark: SparkSession) -> None:
+    """Raise if the Python of the workers, as far as this machine has it, lacks what they import."""
+    context: Any = spark.sparkContext
+    python = shutil.which(context.pythonExec)
+    # What is sent along with a job is not looked into.
+    if (
+        python is None
+        or os.path.abspath(python) == os.path.abspath(sys.executable)
+        or context._python_includes
+    ):
+        return
+    if missing := missing_in(python):
+        raise MissingExtra(
+            f"Spark's workers run {python}, which has no {' and no '.join(missing)}: set the environment variable "
+            f"PYSPARK_PYTHON to {sys.executable} before the session is made, or install penstock[spark] there"
+        )
+
+
+def missing_in(python: str) -> list[str]:
+    """Return the packages that a Python lacks of those that a worker imports."""
+    code = "import sys, importlib.util as u; print(*(n for n in sys.argv[1:] if u.find_spec(n) is None))"
+    done = subprocess.run([python, "-c", code, *WORKERS_NEED], capture_output=True, text=True, check=False)
+    return done.stdout.split() if not done.returncode else [WORKERS_NEED[0]]
 
 
 def session(
