@@ -21,7 +21,7 @@ SERVE_ARGS ?=
 
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check install -qq
-CODE := $(wildcard src tests benchmarks examples docs/images)
+CODE := $(wildcard src tests benchmarks examples docs/images tools)
 
 help:  ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
@@ -32,11 +32,12 @@ run: .venv/.ready-server  ## serve ./data on http://127.0.0.1:8080 (SERVE_ARGS='
 tour: .venv/.ready-cli  ## a tour of the queues, without a server
 	$(BIN)/python examples/tour.py
 
-check: .venv/.ready-dev  ## format, lint, types, import arrows
+check: .venv/.ready-dev  ## format, lint, types, import arrows, the generated twin
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/ruff check $(CODE)
 	$(BIN)/mypy --strict $(CODE)
 	$(BIN)/lint-imports --no-cache
+	$(BIN)/python tools/twin.py --check
 
 # Those that mostly wait, for Spark, for sockets, for the disk, run beside the others; what they say follows. Exit code 5: none was chosen.
 BESIDE := tests/faults tests/server tests/pipeline

@@ -1,43 +1,12 @@
 """Penstock: a durable message queue in Python whose data pipeline runs on Spark.
 
-The public names, nothing else. What is not in `__all__` may change without notice.
+The public names, nothing else. What is not in `__all__` may change without notice. Each is imported
+when it is first used: a program pays for what it uses, and `import penstock.broker.port` loads no broker.
 """
 
 from importlib import import_module
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any
-
-from penstock.broker.opening import open  # noqa: A004
-from penstock.broker.sync import Broker, Consumer, Delivery, Group, Queue, Reader, Topic, Transaction
-from penstock.errors import (
-    BatchTooLarge,
-    BrokerClosed,
-    CorruptJournal,
-    DirectoryLocked,
-    DiskFull,
-    Forbidden,
-    ForkedProcess,
-    InvalidArgument,
-    InvalidName,
-    JournalFailed,
-    LeaseLost,
-    MaintenanceFailed,
-    MessageExpired,
-    MessageTooLarge,
-    MissingExtra,
-    PenstockError,
-    PolicyConflict,
-    QueueFull,
-    QueueNotFound,
-    QuotaExceeded,
-    ServerUnavailable,
-    ShardUnavailable,
-    TopicNotFound,
-    Unauthorized,
-    WrongKind,
-)
-from penstock.message import Message
-from penstock.policy import Backoff, Policy
 
 __all__ = [
     "Backoff",
@@ -77,6 +46,7 @@ __all__ = [
     "TopicNotFound",
     "Transaction",
     "Unauthorized",
+    "Unsupported",
     "Worker",
     "WrongKind",
     "__version__",
@@ -89,23 +59,69 @@ __version__ = version("penstock")
 
 if TYPE_CHECKING:
     from penstock import aio
+    from penstock.broker.opening import open  # noqa: A004
+    from penstock.broker.sync import Broker, Consumer, Delivery, Group, Queue, Reader, Topic, Transaction
     from penstock.broker.worker import Reject, Retry, Worker
     from penstock.client import connect
+    from penstock.errors import (
+        BatchTooLarge,
+        BrokerClosed,
+        CorruptJournal,
+        DirectoryLocked,
+        DiskFull,
+        Forbidden,
+        ForkedProcess,
+        InvalidArgument,
+        InvalidName,
+        JournalFailed,
+        LeaseLost,
+        MaintenanceFailed,
+        MessageExpired,
+        MessageTooLarge,
+        MissingExtra,
+        PenstockError,
+        PolicyConflict,
+        QueueFull,
+        QueueNotFound,
+        QuotaExceeded,
+        ServerUnavailable,
+        ShardUnavailable,
+        TopicNotFound,
+        Unauthorized,
+        Unsupported,
+        WrongKind,
+    )
+    from penstock.message import Message
+    from penstock.policy import Backoff, Policy
 
-#: What needs asyncio, or a network, is imported when it is first used: who does not use it does not pay for it.
-_LATER = {
-    "Reject": "penstock.broker.worker",
-    "Retry": "penstock.broker.worker",
-    "Worker": "penstock.broker.worker",
-    "connect": "penstock.client",
+#: Where the public names are, but for errors.
+_MODULES = {
+    "penstock.broker.opening": ("open",),
+    "penstock.broker.sync": (
+        "Broker",
+        "Consumer",
+        "Delivery",
+        "Group",
+        "Queue",
+        "Reader",
+        "Topic",
+        "Transaction",
+    ),
+    "penstock.broker.worker": ("Reject", "Retry", "Worker"),
+    "penstock.client": ("connect",),
+    "penstock.message": ("Message",),
+    "penstock.policy": ("Backoff", "Policy"),
 }
+_MODULE_OF = {name: module for module, names in _MODULES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
     if name == "aio":
         return import_module("penstock.aio")
-    if name in _LATER:
-        return getattr(import_module(_LATER[name]), name)
+    if name in __all__:
+        found = getattr(import_module(_MODULE_OF.get(name, "penstock.errors")), name)
+        globals()[name] = found
+        return found
     raise AttributeError(f"module 'penstock' has no attribute {name!r}")
 
 

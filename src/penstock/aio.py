@@ -9,8 +9,8 @@ from penstock.broker.aio import (
     Reader,
     Topic,
     Transaction,
-    open,  # noqa: A004
 )
+from penstock.broker.aio_opening import open  # noqa: A004
 from penstock.broker.worker import AioWorker as Worker
 from penstock.client import aio_connect as connect
 

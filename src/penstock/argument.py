@@ -11,6 +11,8 @@ from __future__ import annotations
 
 from typing import Final
 
+from penstock.limits import ERROR_CHARS_MAX
+
 #: As much of an argument as an error shows.
 QUOTED_CHARS_MAX: Final = 200
 
@@ -65,3 +67,20 @@ def quoted(value: object) -> str:
     except Exception:  # whatever it is, and whatever it does: the caller is to hear what is wrong with it
         return f"an object of type {type(value).__name__}"
     return shown if len(shown) <= QUOTED_CHARS_MAX else shown[: QUOTED_CHARS_MAX - 1] + "…"
+
+
+def error_text(error: object) -> str | None:
+    """Return what a caller gave as the reason of a failure, as text of a bounded length.
+
+    >>> error_text(ValueError("no such customer"))
+    'ValueError: no such customer'
+    """
+    if error is None:
+        return None
+    name = type(error).__name__
+    try:
+        text = f"{name}: {error}" if isinstance(error, BaseException) else str(error)
+    except Exception:  # somebody's own class: whatever it does, the failure is to be recorded
+        text = name
+    text = str.encode(text, "utf-8", "replace").decode()  # a lone surrogate cannot be stored
+    return text if len(text) <= ERROR_CHARS_MAX else text[: ERROR_CHARS_MAX - 1] + "…"

@@ -169,6 +169,11 @@ def to_datetime(us: int) -> datetime:
     return _UNIX_EPOCH + timedelta(microseconds=us)
 
 
+def microseconds(seconds: float | None) -> int | None:
+    """Convert a length of time of the port, which was checked where it entered."""
+    return None if seconds is None else round(seconds * SECOND_US)
+
+
 def duration_us(value: Duration, field: str = "duration") -> int:
     """A length of time as microseconds; never negative, never above `DURATION_S_MAX`.
 

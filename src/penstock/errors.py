@@ -16,6 +16,7 @@
      +-- Unauthorized         no valid token
      +-- Forbidden            a valid token without that permission
      +-- MissingExtra         an optional package is not installed
+     +-- Unsupported          this home cannot do that; another one can
      |
      |  not now: the same request may succeed later
      +-- QueueFull            max_depth or max_bytes is reached
@@ -48,6 +49,7 @@ To add one: write the class here in its group of the drawing, give it the four a
 
 from __future__ import annotations
 
+import copy
 from typing import ClassVar
 
 
@@ -189,6 +191,15 @@ class MissingExtra(PenstockError):
     """An optional package is not installed: run the pip command in the message."""
 
     code = "missing_extra"
+    retryable = False
+    http_status = 501
+    amqp_reply = 540
+
+
+class Unsupported(PenstockError):
+    """This home (memory, disk, shards, AMQP) cannot do that: use the one that the message names."""
+
+    code = "unsupported"
     retryable = False
     http_status = 501
     amqp_reply = 540
@@ -351,3 +362,10 @@ def by_code(code: str) -> type[PenstockError]:
     <class 'penstock.errors.PenstockError'>
     """
     return _BY_CODE.get(code, PenstockError)
+
+
+def fresh_copy(error: PenstockError) -> PenstockError:
+    """Return the same error to be raised once more: a shared one would collect every caller's traceback."""
+    fresh = copy.copy(error)
+    fresh.__cause__ = error.__cause__
+    return fresh

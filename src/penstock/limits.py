@@ -195,6 +195,14 @@ ERROR_CHARS_MAX: Final = 4000
 # Messages that recur in one queue or topic: whenever one of them is due, all are looked through.
 SCHEDULES_MAX: Final = 1000
 
+# Opaque bytes that a front stores by key: such as an exchange, or its bindings. All of it is in memory and in each snapshot.
+METADATA_KEY_BYTES_MAX: Final = 512
+METADATA_BYTES_MAX: Final = 1 << 20
+METADATA_KEYS_MAX: Final = 100_000
+
+# Steps of one unit. Each may be a section of its frame, or two.
+STEPS_MAX: Final = 10_000
+
 # What one call hands out or settles: bounds the time that others wait for it.
 DELIVERIES_MAX: Final = 100_000
 

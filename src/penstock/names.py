@@ -18,7 +18,7 @@ from collections.abc import Container
 from typing import Final
 
 from penstock import argument
-from penstock.errors import InvalidName
+from penstock.errors import InvalidName, PenstockError, QueueNotFound, TopicNotFound
 from penstock.limits import NAME_CHARS_MAX
 
 DEAD_LETTER_SUFFIX: Final = ".dlq"
@@ -97,3 +97,11 @@ def _check_reserved(name: str, kind: str, reserved_ok: bool) -> None:
         )
     if name.removesuffix(DEAD_LETTER_SUFFIX).endswith(DEAD_LETTER_SUFFIX):
         raise InvalidName(f"the {kind} {name!r} would be dead letters of dead letters, which do not exist")
+
+
+def not_found(kind: str, name: str, why: str = "does not exist") -> PenstockError:
+    """Return the error that there is no queue or topic of a name."""
+    error = TopicNotFound if kind == "topic" else QueueNotFound
+    if is_dead_letter_name(name):
+        return error(f"the {kind} {name!r} {why}; it is made with the first dead letter")
+    return error(f"the {kind} {name!r} {why}; create it, or check the name and the namespace")

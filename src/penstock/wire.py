@@ -5,6 +5,7 @@ Theory of operation
 A client is a broker's port over HTTP (see `broker.port`), so the wire is the port, written down: a request for each of its calls, at an address that names what it is about. Nothing here does
 anything; the server's routes and the client read and write these structs, and neither knows the other.
 
+- Where a body says what a command or an answer of the port says, it is that struct (`Alter`, `Place`, `Redrive`, statistics).
 - Bytes (payloads) are base64 in JSON, as the founding document has them, and bytes in msgpack. Times are RFC 3339 with an offset in JSON; durations are seconds.
 - An id has 63 bits, more than a number of JavaScript keeps: in JSON whatever has an `id` has an `id_str` too.
 - A log is named in the address. Whoever holds a handle sends its number along (`?log=7`): then a queue that was deleted and made again under its name is not taken for the old one.
@@ -20,11 +21,13 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from penstock.broker.port import How, Kind
-from penstock.broker.trace import Step as TraceStep
 from penstock.errors import InvalidArgument
 from penstock.limits import HEADERS_COUNT_MAX, OFFSET_MAX, PRIORITY_DEFAULT
+from penstock.model.commands import Alter, How, Kind, Moment, Place, Redrive, Redriven
+from penstock.model.stats import Step as TraceStep
 from penstock.policy import Backoff, Policy
+
+__all__ = ["Alter", "Kind", "Moment", "Place", "Redrive", "Redriven"]
 
 #: The media types of a body, and what they are called in `Accept`.
 JSON = "application/json"
@@ -32,9 +35,6 @@ MSGPACK = "application/msgpack"
 ARROW = "application/vnd.apache.arrow.stream"
 PROBLEM = "application/problem+json"
 EVENTS = "text/event-stream"
-
-#: A time of a request: one without an offset may mean any.
-Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 #: The headers of a message that is to be published: more of them are refused while they are read.
 Headers = Annotated[dict[str, str], msgspec.Meta(max_length=HEADERS_COUNT_MAX)]
@@ -59,12 +59,6 @@ class Declare(Body):
 
     policy: dict[str, Any] = {}
     create: bool | None = None
-
-
-class Alter(Body):
-    """PATCH the same: what is given changes, from now on."""
-
-    policy: dict[str, Any]
 
 
 class LogInfo(Reply):
@@ -148,6 +142,7 @@ class MessageRow(Reply, omit_defaults=True):
     deliver_at: datetime | None = None
     expires_at: datetime | None = None
     dedup_id: str | None = None
+    properties: bytes | None = None  # opaque, of the front that published it
 
 
 class Messages(Reply):
@@ -193,6 +188,7 @@ class DeliveryRow(Reply, omit_defaults=True):
     headers: dict[str, str] = {}
     key: str | None = None
     priority: int = PRIORITY_DEFAULT
+    properties: bytes | None = None
 
 
 class Leases(Reply):
@@ -237,15 +233,6 @@ class HandedOver(Reply):
 
 
 # --- groups, consumers, readers ---
-
-
-class Place(Body):
-    """A place in a log: one of these. `at` is "earliest" or "latest"."""
-
-    at: Literal["earliest", "latest"] | None = None
-    offset: int | None = None
-    timestamp: Moment | None = None
-    message_id: int | None = None
 
 
 class OpenGroup(Body):
@@ -312,22 +299,6 @@ class Transact(Body):
     """POST /v1/namespaces/{namespace}/transactions: all of it or nothing."""
 
     steps: list[Operation]
-
-
-class Redrive(Body):
-    """POST …/logs/{name}/redrive: some dead letters back to where they failed, or to another queue, in one unit. `where` is a filter; `span` the offsets to look at, all at first."""
-
-    count: int = 100
-    where: str | None = None
-    to: str | None = None
-    span: tuple[int, int] | None = None
-
-
-class RedriveReply(Reply):
-    """How many were moved, and the offsets that were not looked at yet: go on with them while there are any."""
-
-    moved: int
-    left: tuple[int, int]
 
 
 class Schedule(Body):

@@ -22,7 +22,7 @@ def lend(port: Embedded) -> Running:
     front: Any = server.front
     front.__init__(  # a new life: nothing of the last broker is known
         port, accounts=front.accounts, quotas=front.quotas, bounds=front.bounds, observer=front.observer,
-        directory=None, ready=front.ready,
+        directory=None, intake=None, ready=front.ready,
     )  # fmt: skip
     _call(server, lambda: server.lead_for(port))
     return server

@@ -75,7 +75,7 @@ def _no_lease_rows() -> None:
 
 
 def _answers_early() -> None:
-    ticket.Recorded.wait = lambda self: self._value  # type: ignore[method-assign]
+    ticket.Recorded.wait = lambda self: self.value  # type: ignore[method-assign]
 
 
 def _acks_forgotten() -> None:

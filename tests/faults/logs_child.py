@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -18,7 +18,6 @@ import msgspec
 from penstock.broker import monitor, upkeep
 from penstock.broker.grouping import Grouping
 from penstock.broker.ledger import rows_of
-from penstock.broker.port import Operation
 from penstock.broker.ticket import Answer, Ticket
 from penstock.broker.transaction import Transactions
 from penstock.engine import cursors
@@ -29,6 +28,7 @@ from penstock.errors import PenstockError
 from penstock.journal.cleaner import DeadRange
 from penstock.journal.files import Files
 from penstock.journal.journal import Journal
+from penstock.model.commands import Handle, OpenGroup, Unit
 from tests.faults.faulty_files import UnsyncedFiles
 from tests.faults.logs_hand import Hand, census, opened
 from tests.faults.writer import FILES, MortalFiles
@@ -83,23 +83,24 @@ def _cancelled(event: Event) -> bool:
 
 
 def _transactions_in_two() -> None:
-    whole = Transactions.transact
+    whole = Transactions.commit
 
-    def transact(self: Transactions, namespace: str, operations: Sequence[Operation]) -> Ticket[list[int]]:
-        ids = [whole(self, namespace, [one]).wait() for one in operations]
-        return Answer([given for some in ids for given in some])
+    def commit(self: Transactions, unit: Unit) -> Ticket[list[Any]]:
+        return Answer([whole(self, Unit(unit.namespace, (step,))).wait()[0] for step in unit.steps])
 
-    Transactions.transact = transact  # type: ignore[method-assign]
+    Transactions.commit = commit  # type: ignore[method-assign]
 
 
 def _ephemeral_ones_recorded() -> None:
     whole = Grouping.open_group
 
-    def open_group(self: Grouping, log: Any, group: str, *, durable: bool, **how: Any) -> Any:
-        ticket = whole(self, log, group, durable=durable, **how)
-        if not durable:
+    def open_group(self: Grouping, log: Handle, command: OpenGroup) -> Ticket[str | None]:
+        ticket = whole(self, log, command)
+        if not command.durable:
             body, change = msgspec.msgpack.encode(cursors.Cursor([])), Change()
-            change.events.append(Declared(log.number, Action.SUBSCRIBE, group, body, self.monitor.now()))
+            change.events.append(
+                Declared(log.number, Action.SUBSCRIBE, command.group, body, self.monitor.now())
+            )
             with self.monitor.lock:
                 self.monitor.record(change)
         return ticket

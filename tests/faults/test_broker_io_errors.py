@@ -21,6 +21,7 @@ from typing import Final, NamedTuple, TypeVar
 import pytest
 
 from penstock.broker import opening
+from penstock.broker.handing import handle_of
 from penstock.broker.sync import Broker, Delivery, Queue
 from penstock.errors import DiskFull, JournalFailed, MaintenanceFailed, PenstockError
 from penstock.journal.files import Files
@@ -281,7 +282,8 @@ class Try:
 
     def _refuses(self, broker: Broker) -> None:
         """A broker whose journal failed says so, whatever it is asked."""
-        queue = Queue(broker, broker._port.monitor.engine.find("default", "work"))  # type: ignore[attr-defined]
+        log = broker._port.monitor.engine.find("default", "work")  # type: ignore[attr-defined]
+        queue = Queue(broker, handle_of(log))
         for call in (
             lambda: queue.publish(b"never"),
             lambda: queue.publish_many([b"never", b"never"]),

@@ -25,13 +25,13 @@ from penstock.journal import mark as marks
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
 from penstock.journal.cleaner import DeadRange, clean
-from penstock.journal.damage import ROT
 from penstock.journal.directory import Directory
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import CLEANED
 from penstock.journal.rows import Rows, messages
+from penstock.model.damage import ROT
 from tests.faults import campaign
 from tests.faults.faulty_files import EIO, FaultyFiles, UnsyncedFiles
 

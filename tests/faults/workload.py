@@ -22,7 +22,6 @@ from typing import Any, Final, Protocol
 from penstock.errors import DiskFull
 from penstock.journal import cleaner, reading
 from penstock.journal.cleaner import DeadRange
-from penstock.journal.damage import Damage
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
@@ -30,6 +29,7 @@ from penstock.journal.kinds import CLEANED, MESSAGES, METADATA, POSITIONS, SETTL
 from penstock.journal.rows import Rows, messages
 from penstock.journal.tail import Durability
 from penstock.journal.view import DirectoryView
+from penstock.model.damage import Damage
 
 SEGMENT_BYTES: Final = 4096
 LOGS: Final = (1, 2, 3)

@@ -30,7 +30,7 @@ class Running:
     def __init__(self, port: Any, *, listen: int = 0, **create_kwargs: Any) -> None:
         self.app = create(port, **create_kwargs)
         self._port = port
-        self.front: Any = self.app.state.front
+        self.front: Any = self.app.front
         self.loop: asyncio.AbstractEventLoop | None = None
         self.url = ""
         self._listener = HttpFront(Address("127.0.0.1", listen), BOUND)

@@ -12,9 +12,11 @@ from typing import Any
 
 from penstock.broker.embedded import Embedded
 from penstock.errors import PenstockError
+from penstock.model.commands import Publish, Spec
 from penstock.server.serving import Admission, Assembled, Refused, exit_code_of, serve
 from penstock.server.settings import Settings, load
 from penstock.server.threads import Threads
+from tests import asking
 
 BIG = b"x" * (1 << 20)
 
@@ -58,8 +60,8 @@ class Application:
         await _answer(send, str(len(body)).encode())
 
     async def publish(self, body: bytes, send: Any) -> None:
-        log = await self.port.declare("default", "work", {}, create=None).get()
-        (made,) = await self.port.publish(log, [body]).get()
+        log = await self.port.declare(Spec("default", "work")).get()
+        ((made,),) = await asking.begin(self.port, log, Publish([body])).get()
         await _answer(send, str(made).encode())
 
     async def wait(self, _body: bytes, send: Any) -> None:

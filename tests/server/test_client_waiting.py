@@ -12,6 +12,7 @@ import penstock
 from penstock import BrokerClosed
 from penstock.broker.embedded import Embedded
 from penstock.broker.opening import in_memory
+from tests import asking
 from tests.conformance.background import PATIENCE_S, all_of, interrupted_once, start, until
 from tests.conformance.observations import payloads
 from tests.server.running import Running
@@ -38,9 +39,7 @@ def url(server: Running) -> str:
 
 
 def stats(inside: Embedded) -> Any:
-    found = inside.find("default", "orders").wait()
-    assert found is not None
-    return inside.describe(found).wait()
+    return asking.stats(inside, asking.find(inside))
 
 
 def in_line(inside: Embedded, count: int) -> None:

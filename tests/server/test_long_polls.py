@@ -15,8 +15,10 @@ import pytest
 
 from penstock.broker.embedded import Embedded
 from penstock.clock import ManualClock
+from penstock.model.queries import Find
 from penstock.server.bounds import Bounds
 from penstock.server.connections import Guard
+from tests import asking
 from tests.server.running import Running
 
 HERE = "/v1/namespaces/default"
@@ -39,8 +41,8 @@ def waiting(running: Running, count: int) -> Callable[[], bool]:
 
 def stands_in_line(port: Embedded, count: int = 1) -> Callable[[], bool]:
     def look() -> bool:
-        log = port.find("default", "orders").wait()
-        return log is not None and port.describe(log).wait().waiting == count
+        log = port.describe(Find("default", "orders")).wait()
+        return log is not None and asking.stats(port, log).waiting == count
 
     return look
 
@@ -148,8 +150,7 @@ def test_what_was_granted_to_a_client_that_had_gone_goes_back(
 ) -> None:
     """The message and the end of the connection are seen in the same turn of the loop."""
     client.put(HERE + "/queues/orders", json={})
-    log = port.find("default", "orders").wait()
-    assert log is not None
+    log = asking.find(port)
     assert running.loop is not None
     connection = connected(running)
     send_lease(connection)
@@ -162,12 +163,12 @@ def test_what_was_granted_to_a_client_that_had_gone_goes_back(
 
     running.loop.call_soon_threadsafe(hold)
     assert held.wait(30)
-    port.publish(log, [b"hi"]).wait()
-    assert port.describe(log).wait().leased == 1
+    asking.publish(port, log, [b"hi"])
+    assert asking.stats(port, log).leased == 1
     connection.close()
     let_go.set()
     until(waiting(running, 0))
-    found = port.describe(log).wait()
+    found = asking.stats(port, log)
     assert (found.ready, found.leased) == (1, 0)
     assert client.post(LEASE).json()["deliveries"][0]["attempt"] == 1
 
@@ -178,8 +179,7 @@ def test_what_was_granted_at_once_to_a_client_that_had_gone_goes_back(
 ) -> None:
     client.put(HERE + "/queues/orders", json={})
     client.post(ORDERS + "/messages", json={"messages": ["aGk="]})
-    log = port.find("default", "orders").wait()
-    assert log is not None
+    log = asking.find(port)
     seen = threading.Event()
     is_closing = Guard.is_closing
 
@@ -193,7 +193,7 @@ def test_what_was_granted_at_once_to_a_client_that_had_gone_goes_back(
         method = "POST" if path == LEASE else "GET"
         gone.sendall(f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n".encode())
         assert seen.wait(30)
-        until(lambda: port.describe(log).wait().ready == 1)
+        until(lambda: asking.stats(port, log).ready == 1)
     monkeypatch.setattr(Guard, "is_closing", is_closing)
     assert client.post(LEASE).json()["deliveries"][0]["attempt"] == 1
 
@@ -203,8 +203,7 @@ def test_what_was_extended_for_a_client_that_had_gone_stays_leased(
 ) -> None:
     client.put(HERE + "/queues/orders", json={})
     client.post(ORDERS + "/messages", json={"messages": ["aGk="]})
-    log = port.find("default", "orders").wait()
-    assert log is not None
+    log = asking.find(port)
     extended, extend = threading.Event(), port.extend
 
     def extend_and_go(*given: Any) -> Any:
@@ -216,7 +215,7 @@ def test_what_was_extended_for_a_client_that_had_gone_stays_leased(
     with closing(connected(running)) as gone:
         gone.sendall(b"GET /dequeue?topic=orders&lease=60 HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert extended.wait(30)
-        until(lambda: port.describe(log).wait().ready == 1)
+        until(lambda: asking.stats(port, log).ready == 1)
 
 
 def test_stopping_ends_what_waits_and_answers_it(port: Embedded, pool: ThreadPoolExecutor) -> None:

@@ -305,13 +305,13 @@ def test_a_large_answer_is_made_beside_the_loop(
     threads: list[str] = []
 
     def seen(what: Any) -> Any:
-        def made(*arguments: Any) -> Any:
+        def made(*arguments: Any, **options: Any) -> Any:
             threads.append(threading.current_thread().name)
-            return what(*arguments)
+            return what(*arguments, **options)
 
         return made
 
-    monkeypatch.setattr(messages, "messages_of", seen(messages_of))
+    monkeypatch.setattr(messages, "rows_of", seen(messages.rows_of))
     monkeypatch.setattr(groups, "deliveries", seen(deliveries))
     monkeypatch.setattr(mqueue, "messages_of", seen(messages_of))
     monkeypatch.setattr(arrow, "stream_of", seen(arrow.stream_of))

@@ -14,14 +14,17 @@ import httpx2
 import pytest
 
 from penstock.broker.embedded import Embedded
+from penstock.broker.handing import alive
 from penstock.broker.opening import on_disk
 from penstock.clock import SECOND_US, ManualClock
+from penstock.model.queries import OfLog
 from penstock.server.accounts import Accounts
 from penstock.server.bounds import Bounds
 from penstock.server.http import streams
 from penstock.server.http.app import create
 from penstock.server.http.parties import CONNECTION, NoConnection
 from penstock.server.keys import Keys, Signer
+from tests import asking
 from tests.server.running import Running
 from tests.server.test_long_polls import until, waiting
 
@@ -104,12 +107,12 @@ def test_a_tail_of_nothing_is_not_found(client: httpx2.Client) -> None:
 def test_a_silent_tail_says_that_it_lives(port: Embedded, clock: ManualClock) -> None:
     with Running(port, bounds=Bounds(heartbeat_s=5)) as running:
         httpx2.put(running.url + HERE + "/queues/orders", json={})
-        log = port.find("default", "orders").wait()
+        log = asking.find(port)
         assert log is not None
         with stream(running, ORDERS + "/tail") as events:
             next(events)
             for _ in range(2):
-                until(lambda: bool(port.monitor.lines.of_log(log)))  # type: ignore[arg-type]
+                until(lambda: bool(port.monitor.lines.of_log(alive(log))))
                 clock.advance(seconds=5)
                 assert next(events) == {"": "alive"}
 
@@ -163,14 +166,15 @@ def test_streams_of_a_namespace_share_statistics(port: Embedded, monkeypatch: py
     described: list[str] = []
     describe = port.describe
 
-    def noting(log: Any) -> Any:
-        described.append(log.name)
-        return describe(log)
+    def noting(query: Any) -> Any:
+        if isinstance(query, OfLog):
+            described.append(query.log.name)
+        return describe(query)
 
     monkeypatch.setattr(port, "describe", noting)
     for name in ("a", "b"):
-        port.declare("default", name, {}, create=None).wait()
-    port.declare("other", "c", {}, create=None).wait()
+        asking.declare(port, name)
+    asking.declare(port, "c", "other")
     with Running(port) as running:
         assert [[log["name"] for log in told(running)["logs"]] for _ in range(3)] == [["a", "b"]] * 3
         assert described == ["a", "b"]
@@ -181,7 +185,7 @@ def test_streams_of_a_namespace_share_statistics(port: Embedded, monkeypatch: py
 def test_statistics_are_of_a_bounded_size(port: Embedded, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(streams, "STATS_BYTES_MAX", 1000)
     for at in range(20):
-        port.declare("default", f"q{at:02}", {}, create=None).wait()
+        asking.declare(port, f"q{at:02}")
     with Running(port) as running:
         found = told(running)
     assert 1 <= len(found["logs"]) <= 5
@@ -239,8 +243,8 @@ class Ending(NoConnection):
 @pytest.mark.parametrize("path", [ORDERS + "/tail?start=earliest", HERE + "/stats/stream?interval=0.1"])
 def test_a_stream_without_a_client_ends_and_keeps_nobody_from_his_turn(port: Embedded, path: str) -> None:
     """To one who has gone nothing is sent, and that never waits: the rest of a backlog would be read at one go."""
-    log = port.declare("default", "orders", {}, create=None).wait()
-    port.publish(log, [b"x"] * 500).wait()
+    log = asking.declare(port)
+    asking.publish(port, log, [b"x"] * 500)
     turns, seen = 0, []
 
     async def converse() -> None:
@@ -268,7 +272,7 @@ def test_a_stream_without_a_client_ends_and_keeps_nobody_from_his_turn(port: Emb
         other = asyncio.ensure_future(another())
         await app(scope, receive, send)
         other.cancel()
-        assert app.state.front.waiting == 0
+        assert app.front.waiting == 0
 
     asyncio.run(asyncio.wait_for(converse(), 60))
     assert 1 <= len(seen) <= 3, "of fifty pages"
@@ -289,13 +293,13 @@ class Guarded:
         claims = {"sub": "reader", "exp": clock.now_us() // SECOND_US + 3600}
         self.headers = {"authorization": f"Bearer {Signer.from_secret(SECRET).sign(claims)}"}
         self.port = port
-        self.log: Any = port.declare("default", "orders", {}, create=None).wait()
+        self.log = asking.declare(port)
 
     def publish(self, payload: bytes) -> None:
-        self.port.publish(self.log, [payload]).wait()
+        asking.publish(self.port, self.log, [payload])
 
     def stands_in_line(self) -> bool:
-        return bool(self.port.monitor.lines.of_log(self.log))
+        return bool(self.port.monitor.lines.of_log(alive(self.log)))
 
 
 @pytest.fixture
@@ -350,7 +354,7 @@ def test_a_long_poll_ends_with_its_token(guarded: Guarded, clock: ManualClock) -
                         json={"wait": 40} if method == "POST" else None)
             for method, path in asks
         ]  # fmt: skip
-        until(lambda: len(guarded.port.monitor.lines.of_log(guarded.log)) == 3)
+        until(lambda: len(guarded.port.monitor.lines.of_log(alive(guarded.log))) == 3)
         clock.advance(seconds=10)
         found = [answer.result(30) for answer in answers]
     assert [one.status_code for one in found] == [200] * 3
@@ -365,5 +369,5 @@ def test_a_long_poll_of_a_replaced_key_is_given_nothing(guarded: Guarded) -> Non
         guarded.accounts.replace(Keys.from_secret(SECRET[::-1]))
         guarded.publish(b"for nobody")
         assert answer.result(30).status_code == 401
-    found = guarded.port.describe(guarded.log).wait()
+    found = asking.stats(guarded.port, guarded.log)
     assert (found.ready, found.leased) == (1, 0)

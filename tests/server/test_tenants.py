@@ -17,11 +17,13 @@ import pytest
 from penstock.broker.embedded import Embedded
 from penstock.broker.opening import in_memory
 from penstock.clock import SECOND_US, ManualClock
+from penstock.model.queries import Find, Names
 from penstock.observe.metrics import CONTENT_TYPE, Metrics
 from penstock.server.accounts import Accounts
 from penstock.server.http.app import ROUTES
 from penstock.server.http.route import Route
 from penstock.server.keys import Keys, Signer
+from tests import asking
 from tests.server.running import Running
 from tests.server.test_long_polls import until
 
@@ -81,14 +83,14 @@ class Tenants:
     def snapshot(self, namespace: str) -> Any:
         """All that can be known of a namespace."""
         names = [
-            *self.port.names(namespace, "queue").wait(),
-            *self.port.names(namespace, "topic").wait(),
+            *self.port.describe(Names(namespace, "queue")).wait(),
+            *self.port.describe(Names(namespace, "topic")).wait(),
             "orders.dlq",
         ]
-        logs = [self.port.find(namespace, name).wait() for name in names]
+        logs = [self.port.describe(Find(namespace, name)).wait() for name in names]
         return [
-            (log.number, log.policy, self.port.describe(log).wait()) for log in logs if log is not None
-        ], self.port.stats(namespace).wait()
+            (log.number, log.policy, asking.stats(self.port, log)) for log in logs if log is not None
+        ], asking.broker_stats(self.port, namespace)
 
 
 @pytest.fixture(scope="module")
@@ -295,8 +297,7 @@ def test_a_transaction_stays_in_its_namespace(other: httpx2.Client, tenants: Ten
     steps: list[dict[str, Any]] = [{"log": "events", "messages": ["aGk="]}]
     assert other.post(HERE + "/transactions", json={"steps": steps}).status_code == 200
     assert other.get(HERE + "/logs/events/stats").json()["published"] == 1
-    theirs = tenants.port.find("tenant-a", "orders").wait()
-    assert theirs is not None
+    theirs = asking.find(tenants.port, "orders", "tenant-a")
     stolen = [{"log": "orders", "number": theirs.number, "messages": ["aGk="]}]
     assert other.post(HERE + "/transactions", json={"steps": stolen}).status_code == 404
     assert other.post("/v1/namespaces/tenant-a/transactions", json={"steps": []}).status_code == 403
@@ -349,8 +350,7 @@ def test_ids_of_another_tenant_are_unknown(other: httpx2.Client, tenants: Tenant
 
 
 def test_the_number_of_another_tenants_log_is_not_a_way_in(other: httpx2.Client, tenants: Tenants) -> None:
-    theirs = tenants.port.find("tenant-a", "orders").wait()
-    assert theirs is not None
+    theirs = asking.find(tenants.port, "orders", "tenant-a")
     assert other.get(f"{MINE}/messages?log={theirs.number}").status_code == 404
 
 
@@ -372,9 +372,8 @@ def test_the_wait_of_another_tenant_is_not_ended(tenants: Tenants) -> None:
         ThreadPoolExecutor(1) as pool,
     ):
         answer = pool.submit(owner.post, lease, json={"wait": 40}, headers={"penstock-wait": "mine"})
-        grave = tenants.port.find("tenant-a", "grave").wait()
-        assert grave is not None
-        until(lambda: tenants.port.describe(grave).wait().waiting == 1)
+        grave = asking.find(tenants.port, "grave", "tenant-a")
+        until(lambda: asking.stats(tenants.port, grave).waiting == 1)
         assert other.delete("/v1/waits/mine").json() == {"was": False}
         assert colleague.delete("/v1/waits/mine").json() == {"was": False}
         assert httpx2.delete(tenants.url + "/v1/waits/mine").status_code == 401

@@ -130,12 +130,12 @@ class Application:
     def __init__(self, path: Path) -> None:
         self._broker = penstock.open(path, durability="os")
         port: Any = self._broker._port
-        self._app: Any = create(port, directory=path)
+        self._app: Any = create(port, directory=path, intake=port.monitor.intake)
         self._spool = Spool(UnsyncedFiles(), path)
         self.statuses: Counter[int] = Counter()
 
     async def try_all(self, mutations: Mutations, count: int) -> None:
-        front = self._app.state.front
+        front = self._app.front
         front.tables = Tables(front)
         desk = await front.tables.desk()
         desk._spool = self._spool

@@ -19,8 +19,6 @@ import typer
 import penstock
 from penstock import aio, limits
 from penstock.broker import scheduling, trace
-from penstock.broker.port import BrokerStats, GroupStats, QueueStats
-from penstock.broker.transaction import OPERATIONS_MAX
 from penstock.cli import app as cli
 from penstock.cli import pipeline as pipeline_cli
 from penstock.cli.place import PlacedCommand
@@ -36,6 +34,7 @@ from penstock.limits import (
     FILTER_VALUES_MAX,
     LIKE_CHARS_MAX,
 )
+from penstock.model.stats import BrokerStats, GroupStats, QueueStats, Step
 from penstock.names import DEAD_LETTER_SUFFIX
 
 ROOT = Path(__file__).parents[2]
@@ -286,7 +285,7 @@ def test_a_page_has_other_fields_than_the_code() -> None:
     told = [name for cells in rows(section(GROUPS, "Stats")) for name in named_in(cells[0])]
     assert told == list(GroupStats.__struct_fields__)
     fields, words = rows(section(TIMELINES, "Step"))[:9], rows(section(TIMELINES, "Step"))[9:]
-    assert [named_in(cells[0]) for cells in fields] == [[field] for field in trace.Step.__struct_fields__]
+    assert [named_in(cells[0]) for cells in fields] == [[field] for field in Step.__struct_fields__]
     assert {word for cells in words for word in named_in(cells[0])} == {
         "published",
         "leased",
@@ -299,7 +298,7 @@ def numbers(page: Path, heading: str) -> list[int]:
 
 
 def test_a_page_has_another_bound_than_the_code() -> None:
-    assert numbers(TRANSACTIONS, "Limits") == [OPERATIONS_MAX, limits.FRAME_BYTES_MAX]
+    assert numbers(TRANSACTIONS, "Limits") == [limits.STEPS_MAX, limits.FRAME_BYTES_MAX]
     assert numbers(TIMELINES, "Limits") == [trace.ROWS_MAX, trace.AGE_US // (3600 * SECOND_US)]
     assert numbers(SCHEDULES, "Missed ones") == [scheduling.LATE_US // SECOND_US, scheduling.MADE_UP_MAX]
     assert f"headers `{scheduling.NAME}` (the name) and `{scheduling.DUE}`" in SCHEDULES.read_text("utf-8")
@@ -312,7 +311,7 @@ def test_the_queues_page_has_other_errors_than_the_code() -> None:
         told[name] = getattr(penstock, name).retryable
     exist = {
         name: found.retryable
-        for name, found in vars(penstock).items()
+        for name, found in ((name, getattr(penstock, name)) for name in penstock.__all__)
         if isinstance(found, type) and issubclass(found, penstock.PenstockError)
     }
     del exist["PenstockError"]

@@ -28,6 +28,7 @@ PINNED = {
     "unauthorized": (False, 401, 403),
     "forbidden": (False, 403, 403),
     "missing_extra": (False, 501, 540),
+    "unsupported": (False, 501, 540),
     "queue_full": (True, 503, 506),
     "quota_exceeded": (True, 429, 506),
     "disk_full": (True, 507, 506),

@@ -13,7 +13,7 @@ PUBLIC = """
 Backoff BatchTooLarge Broker BrokerClosed Consumer CorruptJournal Delivery DirectoryLocked DiskFull Forbidden ForkedProcess
 Group InvalidArgument InvalidName JournalFailed LeaseLost MaintenanceFailed Message MessageExpired MessageTooLarge MissingExtra
 PenstockError Policy PolicyConflict Queue QueueFull QueueNotFound QuotaExceeded Reader Reject Retry ServerUnavailable ShardUnavailable Topic
-TopicNotFound Transaction Unauthorized Worker WrongKind __version__ aio connect open
+TopicNotFound Transaction Unauthorized Unsupported Worker WrongKind __version__ aio connect open
 """.split()
 
 PUBLIC_AIO = "Broker Consumer Delivery Group Queue Reader Topic Transaction Worker connect open".split()

@@ -1,49 +1,45 @@
-"""The shell for asyncio: the objects of `sync`, with `await`.
+"""The API for asyncio: the objects that a user holds, each a thin cover over the port.
 
-The loop neither writes nor syncs: commits are made by a thread. It reads messages that are no longer in memory, and waits for the broker's lock as
-threads do. Opening and closing take as long as they take, each in a thread of its own.
+Nothing is decided here. A method checks what only the caller can get wrong, calls the port, and
+awaits the ticket. `sync` is made from this file by `tools/twin.py`: change this one and run it.
 """
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable, Generator, Iterable, Mapping
-from concurrent.futures import Future
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from functools import partial
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from typing import Any, Self
 
-from penstock import limits
 from penstock.broker import calls
+from penstock.broker.compose import publish_of
 from penstock.broker.contents import messages_of
 from penstock.broker.deliveries import Leased, deliveries, receipts
-from penstock.broker.embedded import Embedded
-from penstock.broker.ledger import DEFAULT_NAMESPACE
-from penstock.broker.opening import port as open_port
-from penstock.broker.port import (
-    BrokerStats,
-    GroupStats,
+from penstock.broker.pauses_aio import close_port, pause
+from penstock.broker.port import UPCOMING, Port
+from penstock.broker.ticket import Stoppable, Ticket
+from penstock.clock import Duration
+from penstock.errors import BrokerClosed
+from penstock.message import Message
+from penstock.model import commands
+from penstock.model.commands import (
+    DEFAULT_GROUP,
+    DEFAULT_NAMESPACE,
+    Attach,
     Handle,
     How,
     Kind,
-    Operation,
-    Port,
-    QueueStats,
+    Place,
     Receipts,
+    Spec,
+    Unit,
 )
-from penstock.broker.ticket import Stoppable, Ticket
-from penstock.broker.trace import Step
-from penstock.clock import Clock, Duration
-from penstock.engine.log import DEFAULT_GROUP
-from penstock.errors import BrokerClosed
-from penstock.journal.tail import Durability
-from penstock.message import Message
+from penstock.model.queries import Lag, Locate, Names, OfLog, OfNamespace, RedriveSource, Timeline
+from penstock.model.stats import BrokerStats, GroupStats, QueueStats, Step
 from penstock.names import check_name
 from penstock.policy import Policy
 
-T = TypeVar("T")
+EARLIEST = Place(at="earliest")
+LATEST = Place(at="latest")
 
 
 class Delivery(Leased, gc=False, weakref=False):
@@ -52,7 +48,7 @@ class Delivery(Leased, gc=False, weakref=False):
     async def ack(self) -> None:
         """It was processed: it never comes again."""
         if self._number:
-            await self._queue._settle(self._receipts(), "ack")
+            await self._queue._do(commands.Settle(self._group, [self.offset], [self._number]))
 
     async def nack(self, *, delay: Duration | None = None, error: object = None) -> None:
         """It failed: it is retried later, by the policy's backoff or after `delay`, and dead-lettered after its last attempt."""
@@ -68,7 +64,8 @@ class Delivery(Leased, gc=False, weakref=False):
 
     async def extend(self, seconds: Duration) -> None:
         """Keep it for so long from now."""
-        await self._queue._extend(self._receipts(), seconds)
+        queue = self._queue
+        await queue._port.extend(queue._log, self._receipts(), calls.extension(seconds)).get()
 
 
 class Log:
@@ -92,6 +89,11 @@ class Log:
         """How it behaves now."""
         return self._log.policy
 
+    async def _do(self, command: commands.Command) -> Any:
+        """Do one command; its answer."""
+        (answer,) = await self._port.commit(Unit(self._log.namespace, ((self._log, command),))).get()
+        return answer
+
     # --- publishing ---
 
     async def publish(
@@ -107,16 +109,16 @@ class Log:
         dedup_id: str | None = None,
     ) -> int:
         """Append a payload or a whole `Message`; return its id. When this returns it is durable."""
-        message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
-        return (await self._port.publish(self._log, [message]).get())[0]
+        ids = await self._do(calls.publish(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id))
+        return int(ids[0])
 
     async def publish_many(self, messages: Iterable[bytes | Message]) -> list[int]:
         """Append messages, all or none; their ids."""
-        return list(await self._port.publish(self._log, messages).get())
+        return list(await self._do(publish_of(messages)))
 
     async def cancel(self, message_id: int) -> bool:
         """Remove a message that is not due yet; False if it is due already, or was settled. An id that is not stored is an error."""
-        return await self._port.cancel(self._log, calls.id_of(message_id)).get()
+        return bool(await self._do(commands.Cancel(calls.id_of(message_id))))
 
     async def schedule(
         self, name: str, cron: str, message: bytes | Message, *, timezone: str = "UTC", missed: str = "once"
@@ -125,12 +127,11 @@ class Log:
 
         `missed` says what becomes of due times that nobody was there for: "once" (the last one is made up for), "skip" or "all".
         """
-        found = calls.recurring(cron, timezone, missed, message, self.policy)
-        await self._port.schedule(self._log, calls.schedule_name(name), found).get()
+        await self._do(calls.schedule(name, cron, message, timezone, missed))
 
     async def unschedule(self, name: str) -> bool:
         """Publish it no more; False if nothing has that name."""
-        return await self._port.schedule(self._log, calls.schedule_name(name), None).get()
+        return bool(await self._do(commands.Unschedule(calls.schedule_name(name))))
 
     # --- receiving and settling ---
 
@@ -141,10 +142,10 @@ class Log:
         timeout: Duration | None,
         consumer: str | None = None,
         *,
-        keep: bool = True,
+        settle: bool = False,
     ) -> list[Delivery]:
         ticket = self._port.lease(
-            self._log, group, count, consumer=consumer, wait_us=calls.wait_us(timeout), keep=keep
+            self._log, group, count, consumer=consumer, wait_us=calls.wait_us(timeout), settle=settle
         )
         return deliveries(Delivery, self, await ticket.get())
 
@@ -156,31 +157,21 @@ class Log:
         auto_ack: bool,
         heartbeat: Duration | None = None,
     ) -> Consumer:
-        name = calls.consumer_name(consumer)
-        prefetch = calls.prefetch(prefetch)
-        keep = not calls.flag("auto_ack", auto_ack)
-        given = await self._port.attach(self._log, group, name, calls.silence_us(heartbeat), prefetch).get()
-        return Consumer(self, group, given, keep=keep)
+        name, settle = calls.consumer_name(consumer), calls.flag("auto_ack", auto_ack)
+        coming = Attach(name, calls.silence(heartbeat), calls.prefetch(prefetch))
+        given: str = await self._port.consumer(self._log, group, coming).get()
+        return Consumer(self, group, given, settle=settle)
 
     async def ack_many(self, found: Iterable[Delivery]) -> None:
         """They were processed: all of them, or an error and none."""
-        settled = receipts(found, self)
-        if len(settled) == 1:
-            await self._settle(settled[0], "ack")
-        elif settled:
-            steps = [Operation(self._log, receipts=of_group, how="ack") for of_group in settled]
-            await self._port.transact(self._log.namespace, steps).get()
+        steps = [(self._log, calls.settle(settled)) for settled in receipts(found, self)]
+        if steps:
+            await self._port.commit(Unit(self._log.namespace, steps)).get()
 
     async def _settle(
-        self, settled: Receipts, how: How, *, delay: Duration | None = None, error: object = None
+        self, settled: Receipts, how: How = "ack", *, delay: Duration | None = None, error: object = None
     ) -> None:
-        ticket = self._port.settle(
-            self._log, settled, how, delay_us=calls.delay_us(delay), error=calls.error_text(error)
-        )
-        await ticket.get()
-
-    async def _extend(self, kept: Receipts, seconds: Duration) -> None:
-        await self._port.extend(self._log, kept, calls.extension_us(seconds)).get()
+        await self._do(calls.settle(settled, how, delay, error))
 
     # --- looking and changing ---
 
@@ -191,37 +182,37 @@ class Log:
         """
         name, place = calls.reader_name(name), calls.start(start)
         calls.flag("hold", hold)
-        offset = await self._port.position(self._log, name, None).get()
+        offset = await self._port.position(self._log, name).get()
         if offset is None:
-            offset = await self._port.locate(self._log, place).get()
+            offset = await self._port.describe(Locate(self._log, place)).get()
         found = Reader(self, name, offset)
         if hold:
             found.missed = (await self._port.read(self._log, offset, 1).get()).missed
-            await self._port.position(self._log, name, offset, holds=True).get()
+            await self._do(commands.Commit(name, offset, True))
         return found
 
     async def peek(self, count: int = 1) -> list[Message]:
         """The next messages, without taking them."""
-        return await self._port.peek(self._log, calls.count(count)).get()
+        page = await self._port.read(self._log, UPCOMING, calls.count(count)).get()
+        return messages_of(page.runs)
 
     async def stats(self) -> QueueStats:
         """What it holds now."""
-        return await self._port.describe(self._log).get()
+        return await self._port.describe(OfLog(self._log)).get()
 
     async def purge(self) -> int:
         """Remove every message that is not leased; how many there were."""
-        removed: int = await self._port.change(self._log, "purge").get()
-        return removed
+        return int(await self._do(commands.Purge()))
 
     async def alter(self, **policy: Any) -> None:
         """Change its policy, from now on."""
-        await self._port.change(self._log, "alter", **policy).get()
+        await self._do(commands.Alter(policy))
 
     # --- dead letters ---
 
     async def dead_letters(self) -> Queue:
         """The queue of what failed for good: an ordinary queue, which can also be redriven."""
-        log = await self._port.change(self._log, "dead-letters").get()
+        log = await self._port.declare(commands.DeadLetters(self._log)).get()
         return Queue(self._broker, log, of_dead_letters=True)
 
     async def redrive(
@@ -236,13 +227,14 @@ class Log:
 
         `where` is a filter, `limit` the most that are moved, `rate` the most in a second.
         """
-        dead = self._log
+        dead: Handle | None = self._log
         if not self._of_dead_letters:
-            dead = await self._port.change(self._log, "redrive").get()
-        plan = calls.Redrive(self._port, dead, where, limit, rate, to)
-        while plan.more():
-            plan.took(await plan.step().get())
-            await asyncio.sleep(plan.pause_s())  # also to let others run: a step may need no waiting at all
+            dead = await self._port.describe(RedriveSource(self._log)).get()
+        plan = calls.Redriving(dead, where, limit, rate, to)
+        while dead is not None and plan.more():
+            (moved,) = await self._port.commit(Unit(dead.namespace, ((dead, plan.step()),))).get()
+            plan.took(moved)
+            await pause(plan.pause_s())
         return plan.moved
 
 
@@ -275,14 +267,12 @@ class Queue(Log):
         A new one begins at the earliest message that is stored. `strategy` says how its consumers share: "round-robin", "least-busy" or "random".
         """
         name, strategy = calls.group_name(name), calls.strategy(strategy)
-        await self._port.open_group(
-            self._log, name, filter=None, strategy=strategy, start="earliest", durable=True
-        ).get()
+        await self._do(commands.OpenGroup(name, strategy=strategy, start=EARLIEST))
         return Group(self, name)
 
     async def delete_group(self, name: str) -> None:
         """End a group with all that waits in it. A queue's own one is "default"; it is made again when it is needed."""
-        await self._port.close_group(self._log, calls.group_name(name)).get()
+        await self._do(commands.CloseGroup(calls.group_name(name)))
 
     async def depth(self) -> int:
         """How many messages are not yet settled."""
@@ -312,14 +302,12 @@ class Topic(Log):
         if name is None and calls.flag("durable", durable):
             raise calls.nameless()
         group = calls.consumer_name(None) if name is None else calls.subscription_name(name)
-        prefetch = calls.prefetch(prefetch)
-        keep = not calls.flag("auto_ack", auto_ack)
-        given = await self._port.open_group(
-            self._log, group, filter=filter, strategy=None, start=calls.start(start),
-            durable=calls.flag("durable", durable), consumer=calls.consumer_name(consumer),
-            silence_us=calls.silence_us(heartbeat), prefetch=prefetch,
-        ).get()  # fmt: skip
-        return Consumer(self, group, str(given), keep=keep)
+        settle = calls.flag("auto_ack", auto_ack)
+        opening = commands.OpenGroup(
+            group, filter, None, calls.start(start), calls.flag("durable", durable),
+            calls.consumer_name(consumer), calls.silence(heartbeat), calls.prefetch(prefetch),
+        )  # fmt: skip
+        return Consumer(self, group, str(await self._do(opening)), settle=settle)
 
     async def subscription(self, name: str) -> Group:
         """The subscription of that name, which must exist: its consumers, its lag, and seeking."""
@@ -330,7 +318,7 @@ class Topic(Log):
 
     async def unsubscribe(self, name: str) -> None:
         """End a subscription with all that waits in it."""
-        await self._port.close_group(self._log, calls.subscription_name(name)).get()
+        await self._do(commands.CloseGroup(calls.subscription_name(name)))
 
     async def subscriber_count(self) -> int:
         """How many subscriptions there are."""
@@ -365,7 +353,7 @@ class Group:
     async def remove_consumer(self, name: str) -> None:
         """Take a consumer out: what it has goes to the others."""
         known = calls.known_consumer(name, await self.consumers())
-        await self._port.release(self._of._log, self.name, known, retire=True).get()
+        await self._port.consumer(self._of._log, self.name, commands.Release(known, retire=True)).get()
 
     async def consumers(self) -> list[str]:
         """Their names, in the order in which they came."""
@@ -390,7 +378,7 @@ class Group:
 
     async def lag(self) -> int:
         """How many messages it has not settled; with a filter, at the most."""
-        return await self._port.lag(self._of._log, self.name).get()
+        return await self._port.describe(Lag(self._of._log, self.name)).get()
 
     async def seek(
         self,
@@ -403,7 +391,7 @@ class Group:
 
         What its consumers have in hand is taken from them, and attempts begin anew.
         """
-        await self._port.seek(self._of._log, self.name, calls.place(offset, timestamp, message_id)).get()
+        await self._of._do(commands.Seek(self.name, calls.place(offset, timestamp, message_id)))
 
 
 class Consumer:
@@ -412,10 +400,10 @@ class Consumer:
     As an iterator it waits for messages until it, or the broker, is closed.
     """
 
-    def __init__(self, log: Log, group: str, name: str, *, keep: bool) -> None:
+    def __init__(self, log: Log, group: str, name: str, *, settle: bool) -> None:
         self._of = log
         self._group = group
-        self._keep = keep
+        self._settle = settle
         self._closed = False
         self.name = name
 
@@ -428,7 +416,7 @@ class Consumer:
         """Up to `count` messages, as soon as there is at least one."""
         if self._closed:
             raise BrokerClosed(f"the consumer {self.name!r} is closed: subscribe again")
-        return await self._of._receive(self._group, count, timeout, self.name, keep=self._keep)
+        return await self._of._receive(self._group, count, timeout, self.name, settle=self._settle)
 
     async def ack_many(self, found: Iterable[Delivery]) -> None:
         """They were processed: all of them, or an error and none."""
@@ -436,7 +424,8 @@ class Consumer:
 
     async def heartbeat(self) -> bool:
         """Say that it is alive; False if it was thought dead, and what it had was given to others."""
-        return await self._of._port.heartbeat(self._of._log, self._group, self.name).get()
+        beat = commands.Heartbeat(self.name)
+        return bool(await self._of._port.consumer(self._of._log, self._group, beat).get())
 
     def __aiter__(self) -> Self:
         return self
@@ -456,7 +445,7 @@ class Consumer:
         """Give back what was handed out and not settled."""
         if not self._closed:
             self._closed = True
-            await self._of._port.release(self._of._log, self._group, self.name).get()
+            await self._of._port.consumer(self._of._log, self._group, commands.Release(self.name)).get()
 
     async def __aenter__(self) -> Self:
         return self
@@ -477,7 +466,7 @@ class Reader:
         self._offset = offset
         self._closed = False
         self.name = name
-        self._watching: Ticket[Any] | None = None
+        self._waiting: Ticket[Any] | None = None
         self.missed = 0  #: How many messages were dropped before it came to read them.
 
     def __repr__(self) -> str:
@@ -494,16 +483,19 @@ class Reader:
         self._require_open()
         clock = self._port.clock
         end_us = None if wait_us is None else clock.monotonic_us() + wait_us
+        missed = 0
         while True:
-            page = await self._port.read(self._of._log, self._offset, count).get()
-            left_us = None if end_us is None else end_us - clock.monotonic_us()
-            if page.runs or self._closed or (left_us is not None and left_us <= 0):
+            left_us = None if end_us is None else max(0, end_us - clock.monotonic_us())
+            self._waiting = self._port.read(self._of._log, self._offset, count, wait_us=left_us)
+            if self._closed:  # by another thread, which may have stopped the ticket before this one
+                self._stop_waiting()
+            page = await self._waiting.get()
+            self._offset = page.next
+            missed += page.missed
+            if page.runs or self._closed or left_us == 0:
                 break
-            self._watching = self._port.watch(self._of._log, page.next, wait_us=left_us)
-            await self._watching.get()
-        self._offset = page.next
-        self.missed += page.missed
-        calls.say_missed(self, page.missed)
+        self.missed += missed
+        calls.say_missed(self, missed)
         return messages_of(page.runs)
 
     async def seek(
@@ -515,14 +507,13 @@ class Reader:
     ) -> None:
         """Go to a message: the next read returns that very one, or the first that is not older than `timestamp`. One that is not stored is an error."""
         self._require_open()
-        self._offset = await self._port.locate(
-            self._of._log, calls.place(offset, timestamp, message_id)
-        ).get()
+        place = calls.place(offset, timestamp, message_id)
+        self._offset = await self._port.describe(Locate(self._of._log, place)).get()
 
     async def commit(self) -> int:
         """Have its position survive this process; the position."""
         self._require_open()
-        await self._port.position(self._of._log, self.name, self._offset).get()
+        await self._of._do(commands.Commit(self.name, self._offset))
         return self._offset
 
     async def position(self) -> int:
@@ -531,13 +522,13 @@ class Reader:
 
     async def lag(self) -> int:
         """How many messages were published behind its position, at the most."""
-        return max(0, await self._port.locate(self._of._log, "latest").get() - self._offset)
+        return max(0, await self._port.describe(Locate(self._of._log, LATEST)).get() - self._offset)
 
     async def reset(self) -> None:
         """Go back to the earliest message that is stored, and forget what was committed. What was held for it is no longer."""
         self._require_open()
-        await self._port.position(self._of._log, self.name, None, forget=True).get()
-        self._offset = await self._port.locate(self._of._log, "earliest").get()
+        await self._of._do(commands.Forget(self.name))
+        self._offset = await self._port.describe(Locate(self._of._log, EARLIEST)).get()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -560,8 +551,11 @@ class Reader:
     async def close(self) -> None:
         """Read no more. What was committed, or is held, stays so."""
         self._closed = True
-        if isinstance(self._watching, Stoppable):
-            self._watching.stop()
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        if isinstance(self._waiting, Stoppable):
+            self._waiting.stop()
 
     async def __aenter__(self) -> Self:
         return self
@@ -575,7 +569,7 @@ class Transaction:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._steps: list[Operation] | None = []
+        self._steps: list[commands.Step] | None = []
         self.ids: list[int] = []  #: Of what it published, in order, once it has ended.
 
     async def publish(
@@ -592,26 +586,22 @@ class Transaction:
         dedup_id: str | None = None,
     ) -> None:
         """Append a message to a queue or topic; a queue is made if there is none of that name."""
-        message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
-        self._add(Operation(check_name(name, kind="queue name", reserved_ok=True), [calls.whole(message)]))
+        command = calls.publish(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
+        self._add((check_name(name, kind="queue name", reserved_ok=True), command))
 
     async def ack(self, delivery: Delivery) -> None:
         """It was processed: it never comes again."""
-        log, settled = calls.settling(delivery, self._broker._port)
-        self._add(Operation(log, receipts=settled, how="ack"))
+        self._add(calls.settling(delivery, self._broker._port, "ack"))
 
     async def nack(self, delivery: Delivery, *, delay: Duration | None = None, error: object = None) -> None:
         """It failed: it is retried later, or dead-lettered if that was its last attempt."""
-        log, settled = calls.settling(delivery, self._broker._port)
-        wait_us, text = calls.delay_us(delay), calls.error_text(error)
-        self._add(Operation(log, receipts=settled, how="nack", delay_us=wait_us, error=text))
+        self._add(calls.settling(delivery, self._broker._port, "nack", delay, error))
 
     async def reject(self, delivery: Delivery, *, error: object = None) -> None:
         """It failed for good: it goes straight to the dead letters."""
-        log, settled = calls.settling(delivery, self._broker._port)
-        self._add(Operation(log, receipts=settled, how="reject", error=calls.error_text(error)))
+        self._add(calls.settling(delivery, self._broker._port, "reject", None, error))
 
-    def _add(self, step: Operation) -> None:
+    def _add(self, step: commands.Step) -> None:
         if self._steps is None:
             raise calls.ended()
         self._steps.append(step)
@@ -621,7 +611,8 @@ class Transaction:
         if self._steps is None:
             raise calls.ended()
         steps, self._steps = self._steps, None
-        self.ids = await self._broker._port.transact(self._broker._namespace, steps).get()
+        answers = await self._broker._port.commit(Unit(self._broker._namespace, steps)).get()
+        self.ids = [one for answer in answers if answer is not None for one in answer]
         return self.ids
 
     async def rollback(self) -> None:
@@ -646,10 +637,11 @@ class Broker:
         self._namespace = namespace
 
     async def _declare(self, kind: Kind, name: str, policy: dict[str, Any], create: bool | None) -> Handle:
-        return await self._port.declare(self._namespace, name, policy, create=create, kind=kind).get()
+        return await self._port.declare(Spec(self._namespace, name, policy, create, kind)).get()
 
     async def _delete(self, kind: Kind, name: str) -> None:
-        await self._port.change(await self._declare(kind, name, {}, False), "delete").get()
+        log = await self._declare(kind, name, {}, False)
+        await self._port.commit(Unit(self._namespace, ((log, commands.Delete()),))).get()
 
     # --- queues ---
 
@@ -671,7 +663,7 @@ class Broker:
 
     async def list_queues(self) -> list[str]:
         """The names of all queues, but not those of dead letters."""
-        return await self._port.names(self._namespace, "queue").get()
+        return await self._port.describe(Names(self._namespace, "queue")).get()
 
     # --- topics ---
 
@@ -693,7 +685,7 @@ class Broker:
 
     async def list_topics(self) -> list[str]:
         """The names of all topics."""
-        return await self._port.names(self._namespace, "topic").get()
+        return await self._port.describe(Names(self._namespace, "topic")).get()
 
     # --- all of them ---
 
@@ -714,8 +706,10 @@ class Broker:
 
         In a pattern, `*` stands for one word between dots and `#` for any number of them: `orders.*`, `orders.#`. If nothing matches it is an error.
         """
-        message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
-        return await self._port.route(self._namespace, pattern, message).get()
+        command = calls.publish(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
+        step = (calls.pattern(pattern), command)
+        (ids,) = await self._port.commit(Unit(self._namespace, (step,))).get()
+        return {name: given[0] for name, given in ids.items()}
 
     def transaction(self) -> Transaction:
         """Publishes and settles that happen together or not at all: `async with broker.transaction() as tx`."""
@@ -723,7 +717,7 @@ class Broker:
 
     async def trace(self, message_id: int) -> list[Step]:
         """What became of a message, step by step, as far as it is remembered; nothing if it is not."""
-        return await self._port.trace(self._namespace, calls.id_of(message_id)).get()
+        return await self._port.describe(Timeline(self._namespace, calls.id_of(message_id))).get()
 
     def namespace(self, name: str) -> Namespace:
         """The same for a tenant with names of its own: nothing is seen across."""
@@ -731,12 +725,11 @@ class Broker:
 
     async def stats(self) -> BrokerStats:
         """What the broker knows of itself, the journal's damage included."""
-        return await self._port.stats(self._namespace).get()
+        return await self._port.describe(OfNamespace(self._namespace)).get()
 
     async def close(self, timeout: Duration | None = None) -> None:
         """Finish what is under way, sync, and let go of the directory."""
-        timeout_s = calls.seconds(timeout)
-        await asyncio.wrap_future(_in_a_thread(partial(self._port.close, timeout_s), "penstock-close"))
+        await close_port(self._port, calls.seconds(timeout))
 
     async def __aenter__(self) -> Self:
         return self
@@ -751,79 +744,3 @@ class Namespace(Broker):
     async def close(self, timeout: Duration | None = None) -> None:
         """Nothing: the broker stays open for others."""
         calls.seconds(timeout)
-
-
-class Opening:
-    """What `aio.open` gives: await it, or use it with `async with`."""
-
-    def __init__(
-        self,
-        path: str | Path | None,
-        clock: Clock | None,
-        node: int,
-        trace: bool | None,
-        settings: dict[str, Any],
-    ) -> None:
-        self._arguments = (path, clock, node, trace)
-        self._settings = settings
-        self._broker: Broker | None = None
-
-    async def _open(self) -> Broker:
-        opening = _in_a_thread(partial(open_port, *self._arguments, **self._settings), "penstock-open")
-        try:
-            port = await asyncio.wrap_future(opening)
-        except BaseException:  # nobody waits for it any more; it goes on all the same
-            opening.add_done_callback(_let_go)
-            raise
-        self._broker = Broker(port)
-        return self._broker
-
-    def __await__(self) -> Generator[Any, None, Broker]:
-        return self._open().__await__()
-
-    async def __aenter__(self) -> Broker:
-        return await self._open()
-
-    async def __aexit__(self, *_: object) -> None:
-        if self._broker is not None:
-            await self._broker.close()
-
-
-def _in_a_thread(call: Callable[[], T], name: str) -> Future[T]:
-    """Have something done by a thread of its own: all those of the loop may be busy with handlers that hang."""
-    future: Future[T] = Future()
-    future.set_running_or_notify_cancel()  # who waits for it may go away, and it is done to its end
-
-    def do() -> None:
-        try:
-            future.set_result(call())
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=do, name=name).start()
-    return future
-
-
-def _let_go(opening: Future[Embedded]) -> None:
-    """Close what was opened for nobody. Perhaps on the loop, so not here."""
-    if opening.exception() is None:
-        _in_a_thread(opening.result().close, "penstock-close")
-
-
-def open(  # noqa: A001  # it is the name in the API
-    path: str | Path | None = None,
-    *,
-    durability: Durability = "commit",
-    commit_interval_ms: float = limits.COMMIT_INTERVAL_MS,
-    segment_bytes: int = limits.SEGMENT_BYTES,
-    node: int = 0,
-    clock: Clock | None = None,
-    trace: bool | None = None,
-) -> Opening:
-    """The same for asyncio: `broker = await penstock.aio.open(…)`, or `async with penstock.aio.open(…) as broker`."""
-    settings = {
-        "durability": durability,
-        "commit_interval_ms": commit_interval_ms,
-        "segment_bytes": segment_bytes,
-    }
-    return Opening(path, clock, node, trace, settings)

@@ -4,21 +4,17 @@ from __future__ import annotations
 
 import itertools
 import logging
-import threading
 from collections.abc import Mapping
 from datetime import datetime
 from typing import Any, Final, cast
 
 from penstock import argument
+from penstock.broker.compose import publish_of
 from penstock.broker.deliveries import Leased
-from penstock.broker.port import GroupStats, Handle, MessageId, Port, QueueStats, Receipts, Redriven
-from penstock.broker.recurring import recurrence
-from penstock.broker.scheduling import Recurring, missed_rule
-from penstock.broker.scheduling import recurring as make_recurring
-from penstock.broker.ticket import Ticket
+from penstock.broker.port import Port
 from penstock.clock import SECOND_US, Duration, duration_us, to_us
-from penstock.engine import letter
 from penstock.engine.filter import compile_filter
+from penstock.engine.pattern import compile_pattern
 from penstock.errors import BrokerClosed, InvalidArgument, LeaseLost, QueueNotFound, TopicNotFound
 from penstock.limits import (
     COUNT_MAX,
@@ -28,8 +24,21 @@ from penstock.limits import (
     PRIORITY_DEFAULT,
 )
 from penstock.message import Message, check
+from penstock.model.commands import (
+    Handle,
+    How,
+    Pattern,
+    Place,
+    Publish,
+    Receipts,
+    Redrive,
+    Redriven,
+    Schedule,
+    Settle,
+)
+from penstock.model.stats import GroupStats, QueueStats
 from penstock.names import check_name
-from penstock.policy import Policy, checked
+from penstock.policy import checked
 
 #: Dead letters that are moved in one unit.
 REDRIVE_AT_ONCE: Final = 100
@@ -41,7 +50,7 @@ _numbers = itertools.count(1)
 _LOG: Final = logging.getLogger("penstock.reader")
 
 
-def message(
+def publish(
     payload: bytes | Message,
     headers: Mapping[str, str] | None,
     key: str | None,
@@ -50,8 +59,8 @@ def message(
     deliver_at: datetime | None,
     ttl: Duration | None,
     dedup_id: str | None,
-) -> bytes | Message:
-    """Return what `publish` was given: the payload or message itself, if nothing is said beside it."""
+) -> Publish:
+    """Return the command that publishes one message, given as `publish` takes it."""
     if (
         type(payload) is bytes
         and (headers is None or (type(headers) is dict and not headers))
@@ -62,13 +71,13 @@ def message(
         and ttl is None
         and dedup_id is None
     ):
-        return payload
+        return Publish([payload])
     if issubclass(type(payload), Message):
         _refuse_beside_message(
             headers=headers, key=key, priority=priority, delay=delay, deliver_at=deliver_at, ttl=ttl, dedup_id=dedup_id
         )  # fmt: skip
-        return payload
-    return Message(
+        return publish_of([payload])
+    message = Message(
         cast(bytes, payload),
         headers={} if headers is None else headers,  # type: ignore[arg-type]
         key=key,
@@ -78,6 +87,7 @@ def message(
         ttl=ttl,
         dedup_id=dedup_id,
     )
+    return publish_of([message])
 
 
 def _refuse_beside_message(**options: object) -> None:
@@ -89,11 +99,6 @@ def _refuse_beside_message(**options: object) -> None:
         )
 
 
-def whole(message_: bytes | Message) -> bytes | Message:
-    """What a caller gave, checked now, and never changed by him later."""
-    return message_ if type(message_) is bytes else check(cast(Message, message_), MESSAGE_BYTES_MAX)
-
-
 def wait_us(timeout: Duration | None) -> int | None:
     """How long to wait: None for ever."""
     if type(timeout) is int and not timeout:  # nearly always
@@ -101,18 +106,13 @@ def wait_us(timeout: Duration | None) -> int | None:
     return None if timeout is None else duration_us(timeout, "timeout")
 
 
-def delay_us(delay: Duration | None) -> int | None:
-    """How long a message waits for its next attempt: None as the policy says."""
-    return None if delay is None else duration_us(delay, "delay")
+def extension(given: Duration) -> float:
+    """Return for how many seconds a lease is kept from now."""
+    return duration_us(given, "seconds") / SECOND_US
 
 
-def extension_us(seconds: Duration) -> int:
-    """How long a lease is kept from now."""
-    return duration_us(seconds, "seconds")
-
-
-def seconds(timeout: Duration | None) -> float | None:
-    return None if timeout is None else duration_us(timeout, "timeout") / SECOND_US
+def seconds(given: Duration | None, field: str = "timeout") -> float | None:
+    return None if given is None else duration_us(given, field) / SECOND_US
 
 
 def count(given: int) -> int:
@@ -144,11 +144,6 @@ def consumer_name(given: str | None) -> str:
     return check_name(given, kind="consumer name")
 
 
-def error_text(error: object) -> str | None:
-    """What is recorded of a failure."""
-    return letter.error_text(error)
-
-
 def group_name(given: str) -> str:
     return check_name(given, kind="group name")
 
@@ -166,18 +161,18 @@ def strategy(given: str | None) -> str | None:
     return None if given is None else str(checked({"strategy": given})["strategy"])
 
 
-def silence_us(heartbeat: Duration | None, field: str = "heartbeat") -> int | None:
-    """After how long a silence a consumer is thought dead: None for never."""
+def silence(heartbeat: Duration | None, field: str = "heartbeat") -> float | None:
+    """Return after how many seconds without a word a consumer is thought dead: None for never."""
     if heartbeat is None:
         return None
     found = duration_us(heartbeat, field)
     if not found:
         raise InvalidArgument(f"{field} is 0; give more than 0 seconds, or leave it out")
-    return found
+    return found / SECOND_US
 
 
-def place(offset: int | None, timestamp: datetime | None, message_id: int | None) -> Any:
-    """The one place that was named: see `Port.locate`."""
+def place(offset: int | None, timestamp: datetime | None, message_id: int | None) -> Place:
+    """Return the one place that was named."""
     given = [one for one in (offset, timestamp, message_id) if one is not None]
     if len(given) != 1:
         raise InvalidArgument("give one of offset, timestamp and message_id")
@@ -187,30 +182,35 @@ def place(offset: int | None, timestamp: datetime | None, message_id: int | None
             raise InvalidArgument(
                 f"message_id is {argument.quoted(message_id)}; give the int that publish returned"
             )
-        return MessageId(plain)
+        return Place(message_id=plain)
     if timestamp is not None:
         to_us(timestamp, "timestamp")
-        return timestamp
+        return Place(timestamp=timestamp)
     plain = argument.integer(offset)
     if plain is None or plain < 0:
         raise InvalidArgument(f"offset is {argument.quoted(offset)}; give an int from 0 on")
-    return plain
+    return Place(offset=plain)
 
 
-def start(given: object) -> Any:
-    """Where somebody begins who was never there: "earliest", "latest", an offset, or a time."""
+def start(given: object) -> Place:
+    """Return where somebody begins who was never there: "earliest", "latest", an offset, or a time."""
     plain = argument.text(given)
     if plain in ("earliest", "latest"):
-        return plain
+        return Place(at=plain)  # type: ignore[arg-type]
     if issubclass(type(given), datetime):
         to_us(cast(datetime, given), "start")
-        return given
+        return Place(timestamp=cast(datetime, given))
     number = argument.integer(given)
     if number is None or number < 0:
         raise InvalidArgument(
             f'start is {argument.quoted(given)}; give "earliest", "latest", an offset, or an aware datetime'
         )
-    return number
+    return Place(offset=number)
+
+
+def pattern(given: str) -> Pattern:
+    """Return the logs that a publish goes to."""
+    return Pattern(compile_pattern(given).text)
 
 
 def id_of(given: int) -> int:
@@ -224,22 +224,16 @@ def schedule_name(given: str) -> str:
     return check_name(given, kind="schedule name")
 
 
-def recurring(cron: str, timezone: str, missed: str, message_: bytes | Message, policy: Policy) -> Recurring:
-    """A message that is published again and again, checked."""
+def schedule(name: str, cron: str, message_: bytes | Message, timezone: str, missed: str) -> Schedule:
+    """Return the command that has a message recur."""
     whole = message_ if isinstance(message_, Message) else Message(message_)
-    whole = check(whole, policy.max_message_bytes)
-    ttl_us = None if whole.ttl is None else duration_us(whole.ttl, "ttl")
-    if ttl_us is None and policy.ttl is not None:
-        ttl_us = round(policy.ttl * SECOND_US)
-    if policy.delivery == "exactly-once":
-        raise InvalidArgument(
-            "a log that promises exactly-once wants a dedup_id of each message: nothing recurs there"
-        )
-    return make_recurring(recurrence(cron, timezone), missed_rule(missed), whole, ttl_us)
+    return Schedule(schedule_name(name), cron, check(whole, MESSAGE_BYTES_MAX), timezone, missed)
 
 
-def settling(found: Any, port: Port) -> tuple[Handle, Receipts]:
-    """What of a delivery a transaction needs. It must be of this broker."""
+def settling(
+    found: Any, port: Port, how: How, delay: Duration | None = None, error: object = None
+) -> tuple[Handle, Settle]:
+    """Return the step of a transaction that settles a delivery, which must be of this broker."""
     if not issubclass(type(found), Leased):
         raise InvalidArgument(f"{argument.quoted(found)} is not a delivery")
     if found._queue._port is not port:
@@ -248,7 +242,14 @@ def settling(found: Any, port: Port) -> tuple[Handle, Receipts]:
         )
     if not found._number:
         raise InvalidArgument("the delivery was settled when it was handed out: there is nothing to settle")
-    return found._queue._log, found._receipts()
+    return found._queue._log, settle(found._receipts(), how, delay, error)
+
+
+def settle(
+    receipts: Receipts, how: How = "ack", delay: Duration | None = None, error: object = None
+) -> Settle:
+    """Return the command that ends leases."""
+    return Settle(*receipts, how, seconds(delay, "delay"), argument.error_text(error))
 
 
 def nameless() -> InvalidArgument:
@@ -289,60 +290,46 @@ def ended() -> BrokerClosed:
     return BrokerClosed("the transaction has ended: begin another one")
 
 
-class Redrive:
+class Redriving:
     """A redrive in steps, each of them one unit: stopped anywhere, every message is in one place."""
 
     def __init__(
-        self,
-        port: Port,
-        log: Handle | None,
-        where: str | None,
-        limit: int | None,
-        rate: float | None,
-        to: str | None,
+        self, log: Handle | None, where: str | None, limit: int | None, rate: float | None, to: str | None
     ) -> None:
-        self._port = port
         self._log = log
-        self._where = None if where is None else compile_filter(where)
+        self._where = None if where is None else str(compile_filter(where))
         self._left = COUNT_MAX if limit is None else _positive("limit", limit)
         if type(self._left) is not int:
             raise InvalidArgument(f"limit is {argument.quoted(limit)}; give an int, or None for no limit")
         self._rate = None if rate is None else _positive("rate", rate)
         self._to = None if to is None else check_name(to, kind="queue name", reserved_ok=True)
-        self._span: range | None = (
-            None  # offsets that are left to be looked at; at first, of all that are there
-        )
+        self._span: tuple[int, int] | None = None  # offsets left to be looked at; at first all that are there
         self._last = 0
         self.moved = 0
 
     def more(self) -> bool:
-        return self._log is not None and self._left > 0 and (self._span is None or len(self._span) > 0)
-
-    def step(self) -> Ticket[Any]:
-        """Move some."""
-        most = REDRIVE_AT_ONCE if self._rate is None else max(1, min(REDRIVE_AT_ONCE, int(self._rate)))
-        if self._log is None:
-            raise InvalidArgument("there are no dead letters to move")
-        return self._port.redrive(
-            self._log, int(min(most, self._left)), where=self._where, to=self._to, span=self._span
+        """Return whether there is another step."""
+        return (
+            self._log is not None and self._left > 0 and (self._span is None or self._span[0] < self._span[1])
         )
 
+    def step(self) -> Redrive:
+        """Return the command that moves some."""
+        most = REDRIVE_AT_ONCE if self._rate is None else max(1, min(REDRIVE_AT_ONCE, int(self._rate)))
+        return Redrive(int(min(most, self._left)), self._where, self._to, self._span)
+
     def took(self, step: Redriven) -> None:
-        """What became of a step."""
+        """Take in what became of a step."""
         self._last = step.moved
         self.moved += step.moved
         self._left -= step.moved
         self._span = step.left
 
     def pause_s(self) -> float:
-        """How long to wait before the next step, to keep the rate."""
+        """Return how long to wait before the next step, to keep the rate."""
         if self._rate is None or not self.more():
             return 0.0
         return float(min(self._last / self._rate, PAUSE_S_MAX))
-
-    def pause(self) -> None:
-        if pause_s := self.pause_s():
-            threading.Event().wait(pause_s)
 
 
 def _positive(field: str, value: Any) -> Any:

@@ -1,45 +1,67 @@
-"""From what a caller gives to columns: one `Batch` for each publish.
+"""From what a caller gives to columns, and from those to what is stored: one `Batch` for each publish.
 
-Everything is checked here, before anything is changed, so that a batch is taken whole or not at all. Lengths of time (`delay`, `ttl`) are
-counted from the broker's own clock, since the publisher's may be wrong. A column that no message uses is left out, one that all
-messages share is one value: a batch of plain payloads costs a pass over them and nothing else.
+Messages are checked where they enter (`publish_of`), before anything is changed, so that a batch is
+taken whole or not at all. Lengths of time (`delay`, `ttl`) are counted from the broker's own clock,
+since the publisher's may be wrong. A column that no message uses is left out, one that all messages
+share is one value: a batch of plain payloads costs a pass over them and nothing else.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+from itertools import repeat
+from typing import Any, cast
 
-from penstock.clock import SECOND_US, duration_us, to_us
-from penstock.engine.events import Batch
+from penstock.clock import SECOND_US, Duration, duration_us, to_us
 from penstock.errors import BatchTooLarge, InvalidArgument, MessageExpired
-from penstock.limits import MESSAGES_MAX, PRIORITY_DEFAULT
+from penstock.limits import MESSAGE_BYTES_MAX, MESSAGES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message, check
+from penstock.model.batch import Batch, Columns, Microseconds
+from penstock.model.commands import Publish
 from penstock.policy import Policy
 
 
-def batch_of(messages: Iterable[bytes | Message], policy: Policy, now_us: int, set_back_us: int = 0) -> Batch:
-    """The columns of messages that are about to be published. Their ids are given later.
+def publish_of(messages: Iterable[bytes | Message]) -> Publish:
+    """Return the command that publishes messages as a caller gives them, checked."""
+    given = messages if type(messages) is list else _listed(messages)
+    _require_count(given)
+    if set(map(type, given)) <= {bytes}:
+        return Publish(cast(list[bytes], given.copy()))  # the caller's list may change
+    whole = (one if issubclass(type(one), Message) else Message(one) for one in given)  # type: ignore[arg-type]
+    checked = [check(cast(Message, message), MESSAGE_BYTES_MAX) for message in whole]
+    return Publish([message.payload for message in checked], _columns(checked))
+
+
+def stored(command: Publish, policy: Policy, now_us: int, set_back_us: int = 0) -> Batch:
+    """Return the batch that is stored of a publish. Its ids are given later.
 
     Absolute times are the wall clock's. If that was set back, the broker's time is ahead of it by so much, and so are they then.
     """
-    given = messages if type(messages) is list else _listed(messages)
-    if not given:
-        return Batch([], (), now_us, PRIORITY_DEFAULT)
-    if len(given) > MESSAGES_MAX:  # before they are looked at one by one
-        raise BatchTooLarge(
-            f"a batch of {len(given)} messages is over the bound of {MESSAGES_MAX}: make it several"
-        )
-    if set(map(type, given)) == {bytes}:
-        payloads: Any = given.copy()  # the caller's list may change
-        batch = Batch(payloads, (), now_us, PRIORITY_DEFAULT)
-    else:
-        whole: Any = (one if issubclass(type(one), Message) else Message(one) for one in given)  # type: ignore[arg-type]
-        batch = _columns([check(message, policy.max_message_bytes) for message in whole], now_us, set_back_us)
-    batch.size = sum(map(len, batch.payloads))
+    payloads, columns = command.payloads, command.columns
+    _require_count(payloads)
+    batch = Batch(payloads, (), now_us, PRIORITY_DEFAULT, size=sum(map(len, payloads)))
+    if columns is not None:
+        batch.priority = columns.priority
+        batch.key, batch.dedup_id = columns.key, columns.dedup_id
+        batch.headers, batch.properties = columns.headers, columns.properties
+        batch.deliver_at = _due(columns, now_us, set_back_us)
+        batch.expires_at = _end(columns, now_us, set_back_us)
+        for moment in _each(batch.expires_at, batch):
+            if moment is not None and moment <= now_us:
+                raise MessageExpired(
+                    "a message's expires_at is over: give it a later one, or do not publish it"
+                )
     if policy.ttl is not None:
         _expire_by_default(batch, now_us + round(policy.ttl * SECOND_US))
     return batch
+
+
+def _require_count(messages: Sequence[object]) -> None:
+    if len(messages) > MESSAGES_MAX:
+        raise BatchTooLarge(
+            f"a batch of {len(messages)} messages is over the bound of {MESSAGES_MAX}: make it several"
+        )
 
 
 def date(batch: Batch, policy: Policy, now_us: int, set_back_us: int = 0) -> None:
@@ -68,45 +90,64 @@ def _listed(messages: Any) -> list[bytes | Message]:
     return list(messages)
 
 
-def _columns(messages: list[Message], now_us: int, set_back_us: int) -> Batch:
-    due = [_due(message, now_us, set_back_us) for message in messages]
-    ends = [_end(message, now_us, set_back_us) for message in messages]
-    for moment in ends:
-        if moment is not None and moment <= now_us:
-            raise MessageExpired("a message's expires_at is over: give it a later one, or do not publish it")
-    return Batch(
-        payloads=[message.payload for message in messages],
-        ids=(),
-        timestamp_us=now_us,
-        priority=_one_or_list([message.priority for message in messages]),
-        deliver_at=_one_or_list(due),
-        expires_at=_one_or_list(ends),
-        key=_none_or_list([message.key for message in messages]),
-        dedup_id=_none_or_list([message.dedup_id for message in messages]),
+def _columns(messages: list[Message]) -> Columns:
+    return Columns(
         headers=_none_or_list([message.headers or None for message in messages]),
+        key=_none_or_list([message.key for message in messages]),
+        priority=_one_or_list([message.priority for message in messages]),
+        delay_us=_one_or_list([_length(message.delay, "delay") for message in messages]),
+        deliver_at=_one_or_list([_moment(message.deliver_at, "deliver_at") for message in messages]),
+        ttl_us=_one_or_list([_length(message.ttl, "ttl") for message in messages]),
+        expires_at=_one_or_list([_moment(message.expires_at, "expires_at") for message in messages]),
+        dedup_id=_none_or_list([message.dedup_id for message in messages]),
     )
 
 
-def _due(message: Message, now_us: int, set_back_us: int) -> int | None:
-    if message.delay is not None:
-        delay_us = duration_us(message.delay, "delay")
-        return now_us + delay_us if delay_us else None
-    return (
-        None
-        if message.deliver_at is None
-        else _later(to_us(message.deliver_at, "deliver_at"), now_us, set_back_us)
-    )
+def _length(given: Duration | None, field: str) -> int | None:
+    return None if given is None else duration_us(given, field)
+
+
+def _moment(given: datetime | None, field: str) -> int | None:
+    return None if given is None else to_us(given, field)
+
+
+def _due(columns: Columns, now_us: int, set_back_us: int) -> Microseconds:
+    """When messages are due: a delay of 0 is none."""
+
+    def due(delay_us: int | None, moment: int | None) -> int | None:
+        if delay_us is not None:
+            return now_us + delay_us if delay_us else None
+        return None if moment is None else _later(moment, now_us, set_back_us)
+
+    return _both(due, columns.delay_us, columns.deliver_at)
+
+
+def _end(columns: Columns, now_us: int, set_back_us: int) -> Microseconds:
+    """When messages end."""
+
+    def end(ttl_us: int | None, moment: int | None) -> int | None:
+        if ttl_us is not None:
+            return now_us + ttl_us
+        return None if moment is None else moment + set_back_us
+
+    return _both(end, columns.ttl_us, columns.expires_at)
+
+
+def _both(
+    join: Callable[[int | None, int | None], int | None], first: Microseconds, second: Microseconds
+) -> Microseconds:
+    """Join two columns, each one value or a list."""
+    if not isinstance(first, list) and not isinstance(second, list):
+        return join(first, second)
+    firsts = first if isinstance(first, list) else repeat(first)
+    seconds = second if isinstance(second, list) else repeat(second)
+    joined: Microseconds = _one_or_list([join(*pair) for pair in zip(firsts, seconds, strict=False)])
+    return joined
 
 
 def _later(moment: int, now_us: int, set_back_us: int) -> int:
     """When a message is due by the broker's time. What was due already is kept as it was given."""
     return moment + set_back_us if moment + set_back_us > now_us else moment
-
-
-def _end(message: Message, now_us: int, set_back_us: int) -> int | None:
-    if message.ttl is not None:
-        return now_us + duration_us(message.ttl, "ttl")
-    return None if message.expires_at is None else to_us(message.expires_at, "expires_at") + set_back_us
 
 
 def _one_or_list(values: list[Any]) -> Any:

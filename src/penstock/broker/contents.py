@@ -6,19 +6,22 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final
 
-from penstock.broker.shelf import Run, Shelf
+from penstock.broker.shelf import Shelf
 from penstock.clock import to_datetime
 from penstock.engine.change import Choose, Chosen, Content, Fetch
-from penstock.engine.events import Batch
 from penstock.engine.filter import Filter
 from penstock.engine.log import Log
 from penstock.message import Message
+from penstock.model.batch import Batch, Run
 
 #: More than a section takes beside what its rows hold.
 SECTION_OVERHEAD_BYTES: Final = 400
 
 #: More than a declaration takes, whatever the names in it, and its policy.
 DECLARATION_BYTES_MAX: Final = 2048
+
+#: More than a range of offsets takes in a declaration.
+RANGE_BYTES_MAX: Final = 20
 
 #: About what a row takes beside its payload, key and headers, and what a header takes beside its letters.
 ROW_BYTES: Final = 128
@@ -52,16 +55,16 @@ class Glance:
 
     @property
     def headers(self) -> Mapping[str, str]:
-        return _at(self._batch.headers, self._row) or {}
+        return at(self._batch.headers, self._row) or {}
 
     @property
     def key(self) -> str | None:
-        found: str | None = _at(self._batch.key, self._row)
+        found: str | None = at(self._batch.key, self._row)
         return found
 
     @property
     def priority(self) -> int:
-        found: int = _at(self._batch.priority, self._row)
+        found: int = at(self._batch.priority, self._row)
         return found
 
     @property
@@ -74,7 +77,7 @@ class Glance:
 
     @property
     def timestamp(self) -> datetime:
-        return to_datetime(_at(self._batch.timestamp_us, self._row))
+        return to_datetime(at(self._batch.timestamp_us, self._row))
 
     @property
     def payload(self) -> bytes:
@@ -102,6 +105,11 @@ def choosing(shelf: Shelf) -> Choose:
         return Chosen(chosen, len(offsets), steps_left)
 
     return choose
+
+
+def ranges_of(log: Log) -> int:
+    """Return how many ranges a declaration of a log may list, at the most."""
+    return log.gone.ranges + sum(group.settled.ranges for group in log.groups.values())
 
 
 def bytes_of(batch: Batch) -> int:
@@ -177,7 +185,7 @@ def fitting(shelf: Shelf, log: int, offsets: Sequence[int], most: int) -> int:
     return fit
 
 
-def _at(column: Any, row: int) -> Any:
+def at(column: Any, row: int) -> Any:
     return column[row] if isinstance(column, list | range) else column
 
 
@@ -185,16 +193,16 @@ def content_of(batch: Batch, row: int) -> Content:
     return Content(
         id=batch.ids[row],
         payload=batch.payloads[row],
-        headers=_at(batch.headers, row),
-        key=_at(batch.key, row),
-        priority=_at(batch.priority, row),
-        properties=_at(batch.properties, row),
+        headers=at(batch.headers, row),
+        key=at(batch.key, row),
+        priority=at(batch.priority, row),
+        properties=at(batch.properties, row),
     )
 
 
 def due_of(batch: Batch, row: int) -> int | None:
     """When a stored message is due, if it was not at once."""
-    found: int | None = _at(batch.deliver_at, row)
+    found: int | None = at(batch.deliver_at, row)
     return found
 
 
@@ -226,16 +234,16 @@ def messages_of(runs: Iterable[Run]) -> list[Message]:
 
 def message_of(batch: Batch, row: int) -> Message:
     """A stored message, as a user sees it."""
-    due, end = _at(batch.deliver_at, row), _at(batch.expires_at, row)
+    due, end = at(batch.deliver_at, row), at(batch.expires_at, row)
     return Message(
         batch.payloads[row],
-        headers=dict(_at(batch.headers, row) or {}),
-        key=_at(batch.key, row),
-        priority=_at(batch.priority, row),
+        headers=dict(at(batch.headers, row) or {}),
+        key=at(batch.key, row),
+        priority=at(batch.priority, row),
         deliver_at=None if due is None else to_datetime(due),
         expires_at=None if end is None else to_datetime(end),
-        dedup_id=_at(batch.dedup_id, row),
+        dedup_id=at(batch.dedup_id, row),
         id=batch.ids[row],
         offset=batch.first + row,
-        timestamp=to_datetime(_at(batch.timestamp_us, row)),
+        timestamp=to_datetime(at(batch.timestamp_us, row)),
     )

@@ -14,9 +14,10 @@ from typing import Any, TypeVar
 import msgspec
 
 from penstock import argument
-from penstock.broker.port import Granted, Receipts
+from penstock.broker.port import Granted
 from penstock.clock import to_datetime
 from penstock.errors import InvalidArgument, LeaseLost
+from penstock.model.commands import Receipts
 
 
 class Leased(msgspec.Struct, gc=False, weakref=False):
@@ -33,6 +34,7 @@ class Leased(msgspec.Struct, gc=False, weakref=False):
     priority: int
     key: str | None
     _headers: dict[str, str] | None
+    _properties: bytes | None = None
 
     @property
     def headers(self) -> dict[str, str]:
@@ -83,6 +85,7 @@ def deliveries(kind: Callable[..., D], queue: Any, granted: Granted | None) -> l
                 batch.priority,
                 batch.key,
                 batch.headers,
+                batch.properties,
             )
         )
         # The offsets come first among those that end: `map` stops there, and takes nothing from the others.
@@ -102,6 +105,7 @@ def _one(kind: Callable[..., D], queue: Any, granted: Granted) -> D:
         priority[row] if type(priority) is list else priority,
         None if key is None else key[row],
         None if headers is None else headers[row],
+        None if batch.properties is None else batch.properties[row],
     )  # fmt: skip
 
 

@@ -10,8 +10,8 @@ Nothing here decides anything that could go two ways. Whatever is not the plain 
 nothing changed: a queue with another policy, something that has fallen due, a message that came back, somebody who waits, an error of any
 kind.
 
-In memory (`Express`) everything holds at once, so the shell for threads asks here before it calls the port, and gets answers, not tickets. Time is the
-engine's, as the ordinary way last knew it. On a journal (`JournalExpress`) it is the port itself that asks.
+In memory (`Express`) everything holds at once; time is the engine's, as the ordinary way last knew it. On a journal it is
+`JournalExpress`. The port (`embedded`) asks here before it takes the ordinary way.
 """
 
 from __future__ import annotations
@@ -20,28 +20,26 @@ from collections.abc import Sequence
 from heapq import heappush
 from typing import TYPE_CHECKING, Any, Final
 
+from penstock.broker.handing import Handing, LogHandle
 from penstock.broker.ledger import ROW_BYTES_MAX, ack_row, lease_row, message_row
 from penstock.broker.port import Granted
-from penstock.broker.shelf import JournalShelf, Run
-from penstock.broker.ticket import Leasing, Record, Recorded, Ticket
+from penstock.broker.shelf import JournalShelf
+from penstock.broker.ticket import DONE, Answer, Leasing, Record, Recorded, Ticket
 from penstock.clock import SECOND_US, nanoseconds_of
 from penstock.engine.cursors import heard
-from penstock.engine.events import Batch
 from penstock.engine.lane import Lane, Lanes
 from penstock.engine.lease import Lease
-from penstock.engine.log import DEFAULT_GROUP, Log, Plain
+from penstock.engine.log import Log, Plain
 from penstock.engine.milestones import STRIDE
 from penstock.ids import EPOCH_US
 from penstock.journal.journal import Journal
 from penstock.journal.rows import Rows
 from penstock.limits import ID_NODE_BITS, ID_SEQUENCE_BITS, PRIORITY_DEFAULT
+from penstock.model.batch import Batch, Run
+from penstock.model.commands import DEFAULT_GROUP, Settle
 
 if TYPE_CHECKING:
-    from penstock.broker.handing import Handing
     from penstock.broker.monitor import Monitor
-
-#: The answer that it must be done the ordinary way.
-LATER: Final = object()
 
 _TIME_SHIFT: Final = ID_NODE_BITS + ID_SEQUENCE_BITS
 _LOOK_UP: Final = 0xFF
@@ -67,8 +65,11 @@ class Express:
         found: dict[int, Any] = self._shelf.of_log(log.number)
         return found
 
-    def publish(self, log: Any, payload: object) -> int:
+    def publish(self, handle: Any, payload: bytes) -> int:
         """The message's id, or 0 if it must be published the ordinary way."""
+        if type(handle) is not LogHandle:
+            return 0
+        log: Any = handle.log
         monitor = self._monitor
         with monitor.lock:
             try:
@@ -77,7 +78,6 @@ class Express:
                 plain = log.plain
                 if (
                     plain is None
-                    or type(payload) is not bytes
                     or len(payload) > plain.bytes_max
                     or (alarms and alarms[0][0] <= now_us)
                     or monitor.express_closed
@@ -108,38 +108,48 @@ class Express:
                 monitor.fail(error)
                 raise
 
-    def receive(self, log: Any, make: Any, queue: Any) -> Any:
-        """The next message, None if there is none, or `LATER`."""
+    def lease(self, log: Log, consumer: str | None, *, rides: bool = False) -> Ticket[Granted | None] | None:  # noqa: ARG002  # it is recorded nowhere
+        """The next message, or None if it must be leased the ordinary way."""
         monitor = self._monitor
         with monitor.lock:
             try:
                 now_us = self._monotonic_ns() // 1000 + monitor.ahead_us
                 alarms = self._alarms
                 plain = log.plain
-                if plain is None or (alarms and alarms[0][0] <= now_us) or monitor.express_closed:
-                    return LATER
-                lanes, lane = plain.lanes, plain.lane
-                if lanes is None:
-                    return LATER
-                if not lanes.count:
+                if (
+                    plain is None
+                    or consumer is not None
+                    or (alarms and alarms[0][0] <= now_us)
+                    or monitor.express_closed
+                ):
                     return None
-                if lane.count != lanes.count or lane._returned or plain.group.tally.count:
-                    return LATER
-                offset = lane._queue[0][1]
+                lanes, lane = plain.lanes, plain.lane
+                if (
+                    lanes is None
+                    or not lanes.count
+                    or lane.count != lanes.count  # type: ignore[union-attr]  # both are there or none
+                    or lane._returned  # type: ignore[union-attr]
+                    or plain.group.tally.count  # type: ignore[union-attr]
+                ):
+                    return None
+                offset = lane._queue[0][1]  # type: ignore[union-attr]
                 content = plain.contents.get(offset)
                 if type(content) is not tuple:
-                    return LATER
+                    return None
                 number = _hold_first(monitor, log, plain, None, now_us)
             except BaseException as error:  # it may be half done
                 monitor.fail(error)
                 raise
         payload, given, time_us = content
-        return make(
-            queue, DEFAULT_GROUP, number, offset, 1, payload, given, time_us, PRIORITY_DEFAULT, None, None
-        )
+        batch = Batch([payload], [given], time_us, PRIORITY_DEFAULT, first=offset)
+        return Answer(Granted(DEFAULT_GROUP, number, (offset,), 1, [Run(batch, 0, 1)]))
 
-    def ack(self, log: Any, offset: int, number: int) -> bool:
+    def ack(self, handle: Any, command: Settle) -> bool:
         """Whether it was acknowledged; if not, it must be tried the ordinary way."""
+        if type(handle) is not LogHandle or command.group != DEFAULT_GROUP:
+            return False
+        log: Any = handle.log
+        (offset,), (number,) = command.offsets, command.numbers
         monitor = self._monitor
         with monitor.lock:
             try:
@@ -287,7 +297,7 @@ class JournalExpress:
             row = message_row(log.number, first, given, now_us, payload)
             return Recorded(batch.ids, self._append(row, sync=True, then=arrival))
 
-    def lease(self, log: Log, consumer: str | None) -> Ticket[Granted | None] | None:
+    def lease(self, log: Log, consumer: str | None, *, rides: bool = False) -> Ticket[Granted | None] | None:
         monitor = self._monitor
         with monitor.lock, monitor.whole:
             plain = log.plain
@@ -317,6 +327,9 @@ class JournalExpress:
             if monitor.tracer is not None:
                 monitor.tracer.leased(log.number, DEFAULT_GROUP, offset, consumer, now_us)
             record = self._append(lease_row(log.number, DEFAULT_GROUP, offset, consumer, now_us), sync=False)
+            if rides:
+                monitor.record_soon(record)
+                record = DONE
             return Leasing(granted, record, self._handing.take_back, log)
 
     def ack(self, log: Log, offset: int, number: int) -> Ticket[None] | None:

@@ -10,9 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from penstock.broker.port import Receipts
-from penstock.errors import PenstockError
-from penstock.journal.commit import fresh_copy
+from penstock.errors import PenstockError, fresh_copy
+from penstock.model.commands import Receipts
 
 #: Records that these messages are handed over; gives the offsets of those that are still leased.
 Send = Callable[[Receipts], Awaitable[list[int]]]

@@ -9,20 +9,36 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
+from penstock import argument
 from penstock.broker.contents import SECTION_OVERHEAD_BYTES, fitting
 from penstock.broker.monitor import NOTHING, Monitor
-from penstock.broker.port import Granted, Handle, Receipts
+from penstock.broker.port import Arrived, Granted
 from penstock.broker.shelf import runs_of
 from penstock.broker.ticket import DONE, Again, Answer, Leasing, Record, Recorded, Refused, Ticket, Waiting
+from penstock.clock import microseconds
 from penstock.engine import cursors
 from penstock.engine.change import Change
 from penstock.engine.events import Offsets
 from penstock.engine.group import Group, Terms
-from penstock.engine.log import DEFAULT_GROUP, Kind, Log
+from penstock.engine.log import Log
 from penstock.engine.strategy import Want, shares
 from penstock.errors import BrokerClosed, InvalidArgument, PenstockError, QueueNotFound, TopicNotFound
 from penstock.journal.kinds import LEASES, METADATA
-from penstock.names import is_dead_letter_name
+from penstock.model.commands import DEFAULT_GROUP, Attach, Handle, HandOver
+from penstock.names import not_found
+
+
+class LogHandle(Handle):
+    """A handle of this broker."""
+
+    log: Log | None = None
+
+
+def handle_of(log: Log) -> Handle:
+    """Return the handle of a log: all callers have the same one."""
+    if log.handle is None:
+        log.handle = LogHandle(log.namespace, log.name, log.kind, log.number, log.policy, log.deleted, log)
+    return log.handle
 
 
 class Handing:
@@ -34,8 +50,8 @@ class Handing:
         monitor.dismiss = self.dismiss
 
     def lease(
-        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
-        ahead: int = 0, bytes_max: int | None = None, renew: bool = False,
+        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, settle: bool,
+        ahead: int, bytes_max: int | None, rides: bool, renew: bool = False,
     ) -> Ticket[Granted | None]:  # fmt: skip
         """Lease what is ready, or wait; filters take what steps are left, or new ones (`renew`)."""
         with self.monitor.lock, self.monitor.whole:
@@ -49,8 +65,8 @@ class Handing:
                 )
             cursors.heard(here, consumer, now_us)
             waiting = Waiting(
-                (found, group), count, consumer, keep=keep, give_up=self.give_up, ahead=ahead, bytes_max=bytes_max,
-                deadline_us=wait_us and now_us + wait_us,
+                (found, group), count, consumer, settle=settle, give_up=self.give_up, ahead=ahead,
+                bytes_max=bytes_max, rides=rides, deadline_us=wait_us and now_us + wait_us,
             )  # fmt: skip
             ticket = self._try_lease(waiting, here, count, now_us, change)
             if ticket is UNDECIDED:
@@ -84,8 +100,8 @@ class Handing:
                 return NOTHING
             log, group = one.place
             return self.lease(
-                log, group, one.count, consumer=one.consumer, wait_us=wait_us, keep=one.keep, ahead=one.ahead,
-                bytes_max=one.bytes_max, renew=True,
+                handle_of(log), group, one.count, consumer=one.consumer, wait_us=wait_us, settle=one.settle,
+                ahead=one.ahead, bytes_max=one.bytes_max, rides=one.rides, renew=True,
             )  # fmt: skip
 
         return Again(ask)
@@ -102,7 +118,7 @@ class Handing:
             self.monitor.require_room(LEASES, SECTION_OVERHEAD_BYTES + 32 * min(count, group.lanes.count))
             try:
                 grant = self.monitor.engine.lease(
-                    log, group, count, one.consumer, now_us, change, keep=one.keep, fits=self._fits(one),
+                    log, group, count, one.consumer, now_us, change, keep=not one.settle, fits=self._fits(one),
                     ahead=max(0, count - one.count + one.ahead),
                 )  # fmt: skip
             except PenstockError:
@@ -136,9 +152,11 @@ class Handing:
                 if member is not None:
                     group.turns += 1
                     member.turn = group.turns
-                return Leasing(
-                    Granted(group.name, grant.number, held, attempts, runs), record, self.take_back, log
-                )
+                granted = Granted(group.name, grant.number, held, attempts, runs)
+                if one.rides and grant.number:
+                    self.monitor.record_soon(record)
+                    record = DONE
+                return Leasing(granted, record, self.take_back, log)
             change = Change()
         return None
 
@@ -164,6 +182,20 @@ class Handing:
                         self.monitor.answer(one, NOTHING)
             elif name in log.groups:
                 self._serve_group(log, log.group(name))
+        for (told, name), tell in self.monitor.told.items():
+            if told is log and name in log.groups and log.group(name).lanes.count:
+                tell(log.number, name)
+
+    def tell_of(self, log: Log, group: str, tell: Arrived | None) -> None:
+        """With the lock held: tell of what is ready in a group, now and from now on, or no more."""
+        if tell is None:
+            self.monitor.told.pop((log, group), None)
+            self.monitor.reopen(log)
+            return
+        self.monitor.told[log, group] = tell
+        log.plain = None
+        if self.group_of(log, group, self.monitor.now()).lanes.count:
+            tell(log.number, group)
 
     def _serve_group(self, log: Log, group: Group) -> None:
         """Share out what is ready, as the group's strategy says, among those who wait and may be given something."""
@@ -225,25 +257,25 @@ class Handing:
                 )
                 self._recorded(change, sync=False)
 
-    def hand_over(self, log: Handle, receipts: Receipts) -> Ticket[list[int]]:
+    def hand_over(self, log: Handle, command: HandOver) -> Ticket[list[int]]:
         with self.monitor.lock, self.monitor.whole:
             now_us, change = self.monitor.begin(settling=True)
             found = alive(log)
-            if receipts.group not in found.groups:
+            if command.group not in found.groups:
                 return Answer([])
-            group, offsets = found.group(receipts.group), receipts.offsets
+            group, offsets = found.group(command.group), command.offsets
             cursors.heard_from(group, offsets, now_us)
             self.monitor.require_room(LEASES, SECTION_OVERHEAD_BYTES + 32 * len(offsets))
-            held = self.monitor.engine.hand_over(found, group, offsets, receipts.numbers, now_us, change)
+            held = self.monitor.engine.hand_over(found, group, offsets, command.numbers, now_us, change)
             return Recorded(held, self._recorded(change, sync=False))
 
-    def attach(self, log: Handle, group: str, consumer: str, silence_us: int | None = None) -> Ticket[str]:
+    def attach(self, log: Handle, group: str, coming: Attach) -> Ticket[str]:
         with self.monitor.lock, self.monitor.whole:
             now_us, _ = self.monitor.begin()
             found = alive(log)
             here = self.group_of(found, group, now_us)
-            name = cursors.attach(here, consumer, now_us, silence_us)
-            if silence_us is not None:
+            name = cursors.attach(here, coming.consumer, now_us, microseconds(coming.silence))
+            if coming.silence is not None:
                 self.monitor.engine.set_alarm(found)
                 self.monitor.follow()
             return Answer(name)
@@ -253,7 +285,7 @@ class Handing:
             if self.monitor.failure is not None:
                 return Answer(None)  # it has nothing any more
             now_us, change = self.monitor.begin(settling=True)
-            found = log if isinstance(log, Log) else alive(log)
+            found = log_of(log)
             self.monitor.settled.notify_all()
             if not found.deleted and group in found.groups:
                 for waiting in self.monitor.lines.of(found, group):
@@ -277,13 +309,6 @@ class Handing:
                 self.monitor.answer(waiting, Refused(no_group(log, waiting.place[1])))
 
 
-def not_found(kind: Kind, name: str, why: str = "does not exist") -> PenstockError:
-    error = TopicNotFound if kind == "topic" else QueueNotFound
-    if is_dead_letter_name(name):
-        return error(f"the {kind} {name!r} {why}; it is made with the first dead letter")
-    return error(f"the {kind} {name!r} {why}; create it, or check the name and the namespace")
-
-
 def no_group(log: Log, name: str) -> PenstockError:
     if log.kind == "topic":
         return TopicNotFound(
@@ -292,11 +317,17 @@ def no_group(log: Log, name: str) -> PenstockError:
     return QueueNotFound(f"the queue {log.name!r} has no group {name!r}: make one, or check the name")
 
 
+def log_of(handle: Handle) -> Log:
+    """Return the log of a handle of this broker."""
+    log = handle.log if type(handle) is LogHandle else None
+    if log is None:
+        raise InvalidArgument(f"{argument.quoted(handle)} is not a queue or topic of this broker")
+    return log
+
+
 def alive(handle: Handle) -> Log:
-    """The log behind a handle, unless it was deleted."""
-    log = handle
-    if not isinstance(log, Log):
-        raise InvalidArgument(f"{log!r} is not a queue or topic of this broker")
+    """Return the log of a handle, unless it was deleted."""
+    log = log_of(handle)
     if log.deleted:
         raise not_found(log.kind, log.name, "was deleted")
     return log

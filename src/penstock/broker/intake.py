@@ -29,13 +29,14 @@ from typing import TYPE_CHECKING, Any, Final
 from penstock import limits
 from penstock.broker import compose
 from penstock.broker.contents import DECLARATION_BYTES_MAX, SECTION_OVERHEAD_BYTES
+from penstock.broker.handing import handle_of
 from penstock.broker.ledger import batches_of
-from penstock.broker.ticket import Record
+from penstock.broker.ticket import Record, Ticket
 from penstock.clock import SECOND_US
 from penstock.engine import overflow, producers
 from penstock.engine.change import Change
 from penstock.engine.engine import check_sizes
-from penstock.engine.events import Batch, Positioned
+from penstock.engine.events import Positioned
 from penstock.engine.log import Log
 from penstock.errors import (
     BrokerClosed,
@@ -51,6 +52,8 @@ from penstock.journal.files import Files
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import MESSAGES, POSITIONS
 from penstock.journal.spool import Manifest, Part, Pending, Report, Share, Spool
+from penstock.model.batch import Batch
+from penstock.model.commands import Commit, Handle
 from penstock.names import check_name
 from penstock.policy import Policy
 
@@ -69,11 +72,13 @@ _OVER: Final = (BrokerClosed, JournalFailed, ForkedProcess)
 
 
 class Intake:
-    """The owner's side of the spool. `position` is the port's."""
+    """The owner's side of the spool. `commit` stores a reader's position."""
 
-    def __init__(self, monitor: Monitor, journal: Journal, position: Callable[..., Any]) -> None:
+    def __init__(
+        self, monitor: Monitor, journal: Journal, commit: Callable[[Handle, Commit], Ticket[Any]]
+    ) -> None:
         self._monitor = monitor
-        self._position = position
+        self._commit = commit
         self._journal = journal
         self._files = journal.directory.files
         self.spool = Spool(self._files, journal.directory.path)
@@ -161,7 +166,7 @@ class Intake:
                 return  # that one is gone; this is another of the same name
             offset = 0 if log is None else min(max(report.offset, 0), log.next_offset)
         if log is not None:
-            self._position(log, report.reader, offset, holds=report.holds).wait()
+            self._commit(handle_of(log), Commit(report.reader, offset, report.holds)).wait()
 
     def _note_sequence(self, report: Report) -> None:
         with self._monitor.lock, self._monitor.whole:

@@ -17,10 +17,10 @@ from typing import Any, Final
 from penstock import limits
 from penstock.engine.events import (
     OF_THE_LOG,
-    Batch,
     Declared,
     Event,
     Leased,
+    Noted,
     Outcome,
     Positioned,
     Produced,
@@ -30,6 +30,7 @@ from penstock.engine.events import (
 )
 from penstock.journal.frame import Frame
 from penstock.journal.kinds import (
+    FRONT_METADATA,
     LEASES,
     MESSAGES,
     METADATA,
@@ -40,9 +41,7 @@ from penstock.journal.kinds import (
 )
 from penstock.journal.rows import Rows
 from penstock.journal.section import Section
-
-DEFAULT_NAMESPACE: Final = "default"
-
+from penstock.model.batch import Batch
 
 # --- events to rows ---
 
@@ -75,6 +74,9 @@ def _rows_of(event: Event) -> list[Rows]:
         return [Rows(SCHEDULES, event.log, 1, _schedule(event))]
     if isinstance(event, Produced):
         return [Rows(PRODUCER_COMMITS, 0, 1, _part_of_batch(event))]
+    if isinstance(event, Noted):
+        note = {"namespace": event.namespace, "key": event.key, "value": event.value, "time": event.time_us}
+        return [Rows(FRONT_METADATA, 0, 1, note)]
     if isinstance(event, Declared):
         # The journal knows logs by their names; groups and readers are nothing to it.
         named = "name" if event.action in OF_THE_LOG else "about"
@@ -214,6 +216,11 @@ def events_of(frame: Frame, *, payloads_of: Callable[[int], bool]) -> Iterator[E
                 *map(section.values, ("name", "due", "body", "time")), strict=True
             ):
                 yield Scheduled(section.log, name, due, bytes(body), time_us)
+        elif section.kind is FRONT_METADATA:
+            for namespace, key, value, time_us in zip(
+                *map(section.values, ("namespace", "key", "value", "time")), strict=True
+            ):
+                yield Noted(namespace, key, None if value is None else bytes(value), time_us)
         elif section.kind is PRODUCER_COMMITS:
             names = ("producer", "batch", "part", "final", "time")
             for row in zip(*map(section.values, names), strict=True):

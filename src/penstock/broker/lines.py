@@ -69,6 +69,10 @@ class Lines:
         """In which groups somebody waits."""
         return list(self._lines.get(log, ()))
 
+    def stands_at(self, log: Log) -> bool:
+        """Whether somebody waits for a log."""
+        return log in self._lines
+
     def of_log(self, log: Log) -> list[Waiting]:
         """Who waits for a log, in whichever group."""
         return [waiting for line in self._lines.get(log, {}).values() for waiting in line]

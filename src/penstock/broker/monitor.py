@@ -35,15 +35,14 @@ import msgspec
 from penstock import argument
 from penstock.broker.ledger import rows_of
 from penstock.broker.lines import Lines
+from penstock.broker.port import Arrived
 from penstock.broker.shelf import Shelf
-from penstock.broker.ticket import DONE, Answer, Record, Refused, Ticket, Waiting
-from penstock.broker.trace import Step, Tracer
+from penstock.broker.ticket import DONE, Answer, Listed, Record, Recorded, Refused, Ticket, Waiting
+from penstock.broker.trace import Tracer
 from penstock.clock import SECOND_US, Clock, ManualClock, SystemClock
 from penstock.engine import cursors
 from penstock.engine.change import Change
-from penstock.engine.counts import Counts
 from penstock.engine.engine import Engine
-from penstock.engine.events import Batch
 from penstock.engine.log import Log
 from penstock.errors import (
     BatchTooLarge,
@@ -53,13 +52,17 @@ from penstock.errors import (
     InvalidArgument,
     JournalFailed,
     PenstockError,
+    QuotaExceeded,
+    fresh_copy,
 )
 from penstock.ids import SnowflakeIds
-from penstock.journal.commit import fresh_copy, uninterrupted
+from penstock.journal.commit import uninterrupted
 from penstock.journal.files import at_fork
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import LEASES, MESSAGES, METADATA, Kind
-from penstock.limits import FILTER_STEPS_AT_ONCE, FRAME_BYTES_MAX
+from penstock.limits import FILTER_STEPS_AT_ONCE, FRAME_BYTES_MAX, QUOTA_ROOM_RETRY_S
+from penstock.model.batch import Batch
+from penstock.model.stats import Counts, Step
 from penstock.policy import Policy
 
 if TYPE_CHECKING:
@@ -77,6 +80,9 @@ SET_BACK_US: Final = SECOND_US
 
 #: More than the ack of one message takes.
 ACK_BYTES_MAX: Final = 512
+
+#: A unit whose caller does not wait is recorded after so long at the most.
+UNWAITED_US: Final = 2000
 
 CLOSED: Final = "the broker is closed: open it again"
 
@@ -109,6 +115,7 @@ class Monitor:
 
     serve: Callable[[Log], None]
     dismiss: Callable[[Log], None]
+    reopen: Callable[[Log], None]  # its short way, see `express`
 
     def __init__(
         self, journal: Journal | None, shelf: Shelf, clock: Clock, engine: Engine, ids: SnowflakeIds
@@ -129,7 +136,8 @@ class Monitor:
         self.intake: Intake | None = None
         self.draining = False  # only settling is allowed
         self.settled = threading.Condition(self.lock)  # something was settled, or given back
-        self.express_closed = False  # the short ways: see `express`
+        self.express_closed = False  # the short ways of all logs: see `express`
+        self.told: dict[tuple[Log, str], Arrived] = {}  # who is told that a group has something ready
         self.tracer: Tracer | None = None
         self.defaults = Policy()  # of logs that are made, in what they do not say themselves
         self.retired: dict[str, Totals] = {}  # what was counted in logs that are gone, by namespace
@@ -274,12 +282,12 @@ class Monitor:
         engine = self.engine
         while engine.stirred and self.failure is None:
             self.serve(engine.stirred.pop())
-        self._open_or_close_express()
         if self.upkeep is not None:
             self.upkeep.count()
         for gone in engine.gone:
             self.dismiss(gone)
             self.shelf.drop_log(gone.number)
+            self.told = {place: tell for place, tell in self.told.items() if place[0] is not gone}
             self.retired.setdefault(gone.namespace, Totals()).add(gone)
         engine.gone.clear()
         for parted in engine.parted:
@@ -320,6 +328,39 @@ class Monitor:
 
             with suppress(RuntimeError):  # no thread is left: whoever waits hears of it when his time is up
                 threading.Thread(target=wake, name="penstock-failure", daemon=True).start()
+
+    def require_depth(self, namespace: str, adding: int, depth_max: int | None) -> None:
+        """With the lock held: refuse messages that a namespace may not hold beside those that it has."""
+        if depth_max is None or (depth := self.engine.depth(namespace)) + adding <= depth_max:
+            return
+        if adding > depth_max:
+            raise QuotaExceeded(
+                f"{adding} messages at once are more than all that the namespace {namespace!r} may hold, {depth_max}; "
+                "make it several, or ask for a larger quota",
+                never=True,
+            )
+        raise QuotaExceeded(
+            f"the namespace {namespace!r} holds {depth} messages, and {adding} more are above its {depth_max}; "
+            "try again once consumers have caught up",
+            retry_after_s=QUOTA_ROOM_RETRY_S,
+        )
+
+    def unwaited(self, ticket: Ticket[Any]) -> Ticket[Any]:
+        """Have what a ticket waits for recorded soon, and give its answer now."""
+        inner = ticket.ticket if isinstance(ticket, Listed) else ticket
+        if not isinstance(inner, Recorded) or inner.record.done:
+            return ticket
+        with self.lock:
+            self.record_soon(inner.record)
+        return Answer([inner.value] if isinstance(ticket, Listed) else inner.value)
+
+    def record_soon(self, record: Record) -> None:
+        """With the lock held: have something recorded soon, with the next frame or by the timer."""
+        if not record.done:
+            self._loose = record
+            soon_us = self.now() + UNWAITED_US
+            if self._timer_us is None or soon_us < self._timer_us:
+                self.set_timer(soon_us)
 
     def require_room(self, kind: Kind, size: int) -> None:
         if self.journal is not None:
@@ -418,19 +459,19 @@ class Monitor:
             self.answer(waiting, NOTHING)
         moments = [moment for moment in (self.lines.next_us, self.engine.next_us) if moment is not None]
         self._timer_us = min(moments, default=None)
-        self._open_or_close_express()
         self.settled.notify_all()  # leases may have ended
         return record
 
-    def _open_or_close_express(self) -> None:
-        self.express_closed = self.draining or self.failure is not None or self.lines.count > 0
-
     # --- those who wait ---
+
+    def is_watched(self, log: Log) -> bool:
+        """With the lock held: whether anything waits for messages of a log, so that the short way must not pass it by."""
+        return self.lines.stands_at(log) or any(told is log for told, _ in self.told)
 
     def wait_in_line(self, waiting: Waiting) -> None:
         """With the lock held: somebody waits until he is answered."""
         self.lines.join(waiting)
-        self.express_closed = True
+        waiting.place[0].plain = None
         if waiting.deadline_us is not None and (
             self._timer_us is None or waiting.deadline_us < self._timer_us
         ):
@@ -447,6 +488,8 @@ class Monitor:
             return False
         log: Log = waiting.place[0]
         if not log.deleted:
+            if log.plain is None:
+                self.reopen(log)
             now_us = self.now()
             self.engine.use(log, now_us)
             if waiting.place[1] in log.groups:

@@ -26,8 +26,8 @@ from penstock.errors import InvalidArgument
 from penstock.ids import SnowflakeIds
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal, check_settings
-from penstock.journal.recovery import NEW
 from penstock.journal.tail import Durability
+from penstock.model.damage import NEW
 from penstock.policy import Policy
 
 _LOG: Final = logging.getLogger("penstock.broker")
@@ -133,11 +133,10 @@ def in_memory(
         recur=recur(ids.take),
         admits=admits,
     )
-    broker = Embedded(Monitor(None, shelf, clock, engine, ids))
+    broker = Embedded(Monitor(None, shelf, clock, engine, ids), traced=trace)
     broker.monitor.defaults = defaults or Policy()
     if trace:
         broker.monitor.tracer = Tracer()
-        broker.express = None  # the short way leaves no trace
     _follow(clock, broker.monitor)
     return broker
 
@@ -193,7 +192,7 @@ def on_disk(
         journal.tell_of_failure(monitor.hear_of_failure)
         monitor.upkeep = Upkeep(monitor, journal)
         _follow(clock, monitor)
-        monitor.intake = Intake(monitor, journal, broker.position)
+        monitor.intake = Intake(monitor, journal, broker.commit_position)
     except BaseException:
         journal.close()
         raise

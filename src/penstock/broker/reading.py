@@ -11,23 +11,26 @@ Looking for a time or an id begins at the nearest milestone before it, and goes 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator
-from datetime import datetime
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
 from penstock import argument
-from penstock.broker.contents import SECTION_OVERHEAD_BYTES
+from penstock.broker.contents import RANGE_BYTES_MAX, SECTION_OVERHEAD_BYTES, ranges_of
 from penstock.broker.handing import WATCHING, alive
 from penstock.broker.monitor import NOTHING, Monitor
-from penstock.broker.port import Handle, MessageId, Page
+from penstock.broker.port import Page
 from penstock.broker.shelf import runs_of
-from penstock.broker.ticket import Answer, Recorded, Ticket, Waiting
+from penstock.broker.ticket import Answer, Recorded, Stoppable, Ticket, Waiting
 from penstock.clock import to_us
 from penstock.engine import retention
+from penstock.engine.change import Change
 from penstock.engine.events import Action, Declared, Positioned
 from penstock.engine.log import NOTHING_KEPT, Log, Position
 from penstock.errors import InvalidArgument
-from penstock.journal.kinds import METADATA, POSITIONS
+from penstock.journal.kinds import METADATA
+from penstock.model.batch import Run
+from penstock.model.commands import Commit, Forget, Handle, Place
+from penstock.model.queries import Locate
 
 #: Offsets that are looked at together for what is available.
 WINDOW: Final = 4096
@@ -39,36 +42,35 @@ class Reading:
     def __init__(self, monitor: Monitor) -> None:
         self.monitor = monitor
 
-    def read(self, log: Handle, offset: int, count: int) -> Ticket[Page]:
-        with self.monitor.lock, self.monitor.whole:
-            self.monitor.begin()
-            found = alive(log)
-            runs = []
-            at, left = offset, count
-            for part in available(found, offset, found.arrived):
-                wanted = part[:left]
-                here, lost = runs_of(self.monitor.shelf, found.number, wanted)
-                runs += here
-                left -= len(wanted) - len(lost)
-                at = wanted.stop
-                if not left:
-                    break
-            else:
-                at = max(offset, found.arrived)
-            return Answer(Page(runs, at, missed(found, offset, at)))
-
-    def watch(self, log: Handle, offset: int, *, wait_us: int | None) -> Ticket[Any]:
+    def read(self, log: Handle, place: int | Place, count: int, wait_us: int | None) -> Ticket[Page]:
         with self.monitor.lock, self.monitor.whole:
             now_us, _ = self.monitor.begin()
             found = alive(log)
+            offset = self.offset_of(found, place) if isinstance(place, Place) else place
             if offset < found.arrived or (wait_us is not None and wait_us <= 0):
-                return NOTHING
+                return Answer(self._page(found, offset, count))
             waiting = Waiting(
-                (found, WATCHING), offset, None, keep=False,
-                deadline_us=None if wait_us is None else now_us + wait_us, give_up=self.give_up,
+                (found, WATCHING), offset, None, give_up=self.give_up,
+                deadline_us=None if wait_us is None else now_us + wait_us,
             )  # fmt: skip
             self.monitor.wait_in_line(waiting)
-            return waiting
+            return WaitingPage(waiting, lambda: self.read(log, offset, count, 0))
+
+    def _page(self, log: Log, offset: int, count: int) -> Page:
+        """With the lock held: what is stored from an offset on."""
+        runs: list[Run] = []
+        at, left = offset, count
+        for part in available(log, offset, log.arrived):
+            wanted = part[:left]
+            here, lost = runs_of(self.monitor.shelf, log.number, wanted)
+            runs += here
+            left -= len(wanted) - len(lost)
+            at = wanted.stop
+            if not left:
+                break
+        else:
+            at = max(offset, log.arrived)
+        return Page(runs, at, missed(log, offset, at))
 
     def give_up(self, waiting: Waiting, *, granted: bool = True) -> None:
         """Somebody stops waiting."""
@@ -78,33 +80,27 @@ class Reading:
 
     # --- places ---
 
-    def locate(self, log: Handle, place: Any) -> Ticket[int]:
-        with self.monitor.lock, self.monitor.whole:
-            self.monitor.begin()
-            return Answer(self.offset_of(alive(log), place))
-
-    def offset_of(self, log: Log, place: Any) -> int:
+    def locate(self, query: Locate) -> int:
         """With the lock held: the offset that is meant by a place."""
-        if place == "earliest":
+        return self.offset_of(alive(query.log), query.place)
+
+    def offset_of(self, log: Log, place: Place) -> int:
+        """With the lock held: the offset that is meant by a place."""
+        if place.at == "earliest":
             # What is not durable yet has not arrived, and will be the earliest when it has.
             return next((part.start for part in available(log, 0, log.arrived)), log.arrived)
-        if place == "latest":
+        if place.message_id is not None:
+            return self._of_id(log, place.message_id)
+        if place.timestamp is not None:
+            return self._of_time(log, to_us(place.timestamp, "timestamp"))
+        if place.offset is None:
             return log.next_offset
-        if isinstance(place, MessageId):
-            return self._of_id(log, place.id)
-        if isinstance(place, datetime):
-            return self._of_time(log, to_us(place, "timestamp"))
-        offset = argument.integer(place)
-        if offset is None or offset < 0:
-            raise InvalidArgument(
-                f'{argument.quoted(place)} is no place in a log; give "earliest", "latest", an offset, a time or a message\'s id'
-            )
-        if offset != log.next_offset:
-            self._require_stored(log, offset, f"offset {argument.quoted(offset)}")
-        return offset
+        if place.offset != log.next_offset:
+            self._require_stored(log, place.offset, f"offset {argument.quoted(place.offset)}")
+        return place.offset
 
     def _require_stored(self, log: Log, offset: int, what: str) -> None:
-        if offset >= log.next_offset or log.unavailable(offset, offset + 1):
+        if not 0 <= offset < log.next_offset or log.unavailable(offset, offset + 1):
             earliest = next((part.start for part in available(log, 0, log.arrived)), None)
             raise InvalidArgument(
                 f"{what} is not stored in {log.name!r}: "
@@ -144,36 +140,77 @@ class Reading:
 
     # --- positions ---
 
-    def position(
-        self, log: Handle, reader: str, offset: int | None, *, holds: bool | None = None, forget: bool = False
-    ) -> Ticket[int | None]:
+    def position(self, log: Handle, reader: str) -> Ticket[int | None]:
+        with self.monitor.lock, self.monitor.whole:
+            self.monitor.begin()
+            known = alive(log).readers.get(reader)
+            return Answer(None if known is None else known.offset)
+
+    def commit(self, log: Handle, command: Commit) -> Ticket[int | None]:
         with self.monitor.lock, self.monitor.whole:
             now_us, change = self.monitor.begin()
             found = alive(log)
-            known = found.readers.get(reader)
-            if forget:
-                if known is None:
-                    return Answer(None)
-                self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + 4 * len(reader))
-                del found.readers[reader]
-                change.events.append(Declared(found.number, Action.FORGET, reader, b"", now_us))
-            elif holds is not None and (known is None or known.holds != holds):
-                place = known.offset if known is not None and offset is None else offset or 0
-                known = Position(place, holds)
-                body = retention.hold(found, known)
-                self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + 4 * len(reader) + len(body))
-                found.readers[reader] = known
-                change.events.append(Declared(found.number, Action.READER, reader, body, now_us))
-            elif offset is not None:
-                self.monitor.require_room(POSITIONS, SECTION_OVERHEAD_BYTES + 4 * len(reader))
-                known = found.readers.setdefault(reader, Position(offset))
-                known.offset = offset
-                change.events.append(Positioned(found.number, reader, offset, now_us))
-            else:
-                return Answer(None if known is None else known.offset)
+            self.monitor.require_room(METADATA, bytes_of_commit(found, command))
+            offset = self.committed(found, command, now_us, change)
+            return Recorded(offset, self.monitor.record(change)) if change else Answer(offset)
+
+    def committed(self, log: Log, command: Commit, now_us: int, change: Change) -> int | None:
+        """With the lock held: store a reader's position; what it is then."""
+        reader, offset, holds = command.reader, command.offset, command.holds
+        known = log.readers.get(reader)
+        if holds is not None and (known is None or known.holds != holds):
+            place = known.offset if known is not None and offset is None else offset or 0
+            known = Position(place, holds)
+            body = retention.hold(log, known)
+            log.readers[reader] = known
+            change.events.append(Declared(log.number, Action.READER, reader, body, now_us))
+        elif offset is not None:
+            known = log.readers.setdefault(reader, Position(offset))
+            known.offset = offset
+            change.events.append(Positioned(log.number, reader, offset, now_us))
+        else:
+            return None if known is None else known.offset
+        retention.update(self.monitor.engine, log, now_us)
+        return known.offset
+
+    def forget(self, log: Handle, command: Forget) -> Ticket[None]:
+        with self.monitor.lock, self.monitor.whole:
+            now_us, change = self.monitor.begin()
+            found = alive(log)
+            if command.reader not in found.readers:
+                return Answer(None)
+            self.monitor.require_room(METADATA, SECTION_OVERHEAD_BYTES + 4 * len(command.reader))
+            del found.readers[command.reader]
+            change.events.append(Declared(found.number, Action.FORGET, command.reader, b"", now_us))
             retention.update(self.monitor.engine, found, now_us)
-            answer = None if forget or known is None else known.offset
-            return Recorded(answer, self.monitor.record(change))
+            return Recorded(None, self.monitor.record(change))
+
+
+def bytes_of_commit(log: Log, command: Commit) -> int:
+    """More than a reader's position takes in a journal; one that holds messages lists those that are gone."""
+    size = 2 * SECTION_OVERHEAD_BYTES + 4 * len(command.reader)
+    return size if command.holds is None else size + RANGE_BYTES_MAX * ranges_of(log)
+
+
+class WaitingPage(Stoppable):
+    """A read that waits for a first message."""
+
+    __slots__ = ("_read", "_waiting")
+
+    def __init__(self, waiting: Waiting, read: Callable[[], Ticket[Page]]) -> None:
+        self._waiting = waiting
+        self._read = read
+
+    def stop(self) -> None:
+        self._waiting.stop()
+
+    def wait(self) -> Page:
+        self._waiting.wait()
+        return self._read().wait()
+
+    async def get(self) -> Page:
+        await self._waiting.get()
+        return await self._read().get()
 
 
 def available(log: Log, start: int, stop: int) -> Iterator[range]:

@@ -19,13 +19,15 @@ from typing import Final, Literal, get_args
 import msgspec
 
 from penstock import argument
-from penstock.broker.recurring import Recurrence, due_between, next_due_us
-from penstock.clock import SECOND_US, to_datetime
+from penstock.broker.recurring import Recurrence, due_between, next_due_us, recurrence
+from penstock.clock import SECOND_US, duration_us, to_datetime
 from penstock.engine.change import Firing, Recur
-from penstock.engine.events import Batch
 from penstock.engine.log import Log
 from penstock.errors import InvalidArgument, PenstockError
-from penstock.message import Message
+from penstock.message import check
+from penstock.model.batch import Batch
+from penstock.model.commands import Schedule
+from penstock.policy import Policy
 
 Missed = Literal["once", "skip", "all"]
 
@@ -69,8 +71,17 @@ def missed_rule(given: object) -> Missed:
     return plain  # type: ignore[return-value]
 
 
-def recurring(when: Recurrence, missed: Missed, message: Message, ttl_us: int | None) -> Recurring:
-    """What is kept of a message that was checked."""
+def recurring_of(command: Schedule, policy: Policy) -> Recurring:
+    """Return what is kept of a message that recurs in a log of that policy, checked."""
+    message = check(command.message, policy.max_message_bytes)
+    ttl_us = None if message.ttl is None else duration_us(message.ttl, "ttl")
+    if ttl_us is None and policy.ttl is not None:
+        ttl_us = round(policy.ttl * SECOND_US)
+    if policy.delivery == "exactly-once":
+        raise InvalidArgument(
+            "a log that promises exactly-once wants a dedup_id of each message: nothing recurs there"
+        )
+    when, missed = recurrence(command.cron, command.timezone), missed_rule(command.missed)
     if (
         message.delay is not None
         or message.deliver_at is not None

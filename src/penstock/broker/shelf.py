@@ -17,13 +17,13 @@ from bisect import bisect_right
 from collections import OrderedDict, deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import repeat
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Any, Final, Protocol
 
 from penstock.broker.ledger import batches_of
-from penstock.engine.events import Batch
 from penstock.journal.journal import Journal
 from penstock.journal.reading import JournalReader
 from penstock.limits import PRIORITY_DEFAULT
+from penstock.model.batch import Batch, Run
 
 #: Payloads kept of a journal: enough that producers and consumers who run side by side never read back.
 CACHE_BYTES: Final = 16 << 20
@@ -336,14 +336,6 @@ class JournalShelf:
         if gone is not None:
             self._order = deque(other for other in self._order if other != log)
             self._bytes -= gone.size
-
-
-class Run(NamedTuple):
-    """Messages `start` up to, not including, `stop` of a batch."""
-
-    batch: Batch
-    start: int
-    stop: int
 
 
 def runs_of(shelf: Shelf, log: int, offsets: Sequence[int]) -> tuple[list[Run], list[int]]:

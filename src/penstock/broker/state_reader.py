@@ -13,16 +13,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, TypeVar, cast
 
 import msgspec
+from msgspec import structs
 
 from penstock import limits
 from penstock.broker.embedded import Embedded
-from penstock.broker.ledger import DEFAULT_NAMESPACE, events_of
+from penstock.broker.ledger import events_of
 from penstock.broker.monitor import Monitor
 from penstock.broker.opening import sizes_matter
-from penstock.broker.port import BrokerStats, Kind
 from penstock.broker.shelf import JournalShelf
 from penstock.broker.ticket import Answer, Ticket
 from penstock.clock import ManualClock, SystemClock
@@ -31,12 +31,16 @@ from penstock.engine.events import Event, Leased, Outcome, Settled
 from penstock.engine.history import replay
 from penstock.ids import SnowflakeIds
 from penstock.journal import snapshot as snapshots
-from penstock.journal.damage import Damage
 from penstock.journal.directory import Directory
 from penstock.journal.files import Files
 from penstock.journal.mark import Mark
 from penstock.journal.reading import JournalReader
 from penstock.journal.snapshot import Snapshot
+from penstock.model.commands import DEFAULT_NAMESPACE
+from penstock.model.damage import Damage
+from penstock.model.queries import Names, OfNamespace, Query
+
+T = TypeVar("T")
 
 #: Effects of replayed commits are dropped after so many: a reader needs none of them.
 COMMITS_AT_ONCE: Final = 1000
@@ -108,14 +112,13 @@ class StateReader(Embedded):
         """What reading came across so far."""
         return self._reader.damage
 
-    def names(self, namespace: str, kind: Kind = "queue") -> Ticket[list[str]]:
-        self.refresh()
-        return super().names(namespace, kind)
-
-    def stats(self, namespace: str = DEFAULT_NAMESPACE) -> Ticket[BrokerStats]:
-        self.refresh()
-        journal = self._journal_facts() if namespace == DEFAULT_NAMESPACE else None
-        return Answer(msgspec.structs.replace(super().stats(namespace).wait(), journal=journal))
+    def describe(self, query: Query[T]) -> Ticket[T]:
+        if isinstance(query, Names | OfNamespace):
+            self.refresh()
+        found: Any = super().describe(query)
+        if isinstance(query, OfNamespace) and query.namespace == DEFAULT_NAMESPACE:
+            return cast(Ticket[T], Answer(structs.replace(found.wait(), journal=self._journal_facts())))
+        return cast(Ticket[T], found)
 
     def _journal_facts(self) -> JournalFacts:
         segments = self._reader.segments()
@@ -153,7 +156,9 @@ class StateReader(Embedded):
                 newest = found
         before, self.monitor.engine = self.monitor.engine, passive_engine(newest)
         for number, log in before.logs.items():
-            log.deleted = True  # handles on it are looked up again
+            log.deleted = True
+            if log.handle is not None:
+                log.handle.deleted = True  # they are looked up again
             if (same := self.monitor.engine.logs.get(number)) is not None:
                 same.delivered, same.acked = log.delivered, log.acked
         return 0 if newest is None else newest.sequence

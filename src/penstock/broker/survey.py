@@ -19,12 +19,11 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from penstock.engine.counts import Counts
 from penstock.engine.engine import dead_letter_target
 from penstock.engine.group import Group
-from penstock.engine.log import Kind, Log
-from penstock.journal.journal import Stats
-from penstock.journal.meter import Meter
+from penstock.engine.log import Log
+from penstock.model.commands import Kind
+from penstock.model.stats import Bounds, Flow, GroupView, LeftOut, LogView, Survey
 from penstock.names import is_dead_letter_name
 
 if TYPE_CHECKING:
@@ -32,85 +31,6 @@ if TYPE_CHECKING:
 
 #: Logs that are looked at before others may do something: well under a millisecond.
 AT_ONCE: Final = 50
-
-
-class Bounds(msgspec.Struct, frozen=True):
-    """How much is in one survey, at the most. What is beyond that is counted, and left out.
-
-    A queue is about 20 time series, a group 6: together no more than one Prometheus server takes from one target without noticing.
-    """
-
-    namespaces: int = 100
-    logs: int = 500
-    cursors: int = 1000  # groups and readers of all logs together
-    cursors_of_one: int = 100  # and of one log, so that one topic does not keep all others out
-
-
-class Flow(msgspec.Struct):
-    """Messages that were counted since the broker was opened."""
-
-    published: int = 0
-    delivered: int = 0
-    acked: int = 0
-    counts: Counts = msgspec.field(default_factory=Counts)
-
-    def add(self, published: int, delivered: int, acked: int, counts: Counts) -> None:
-        self.published += published
-        self.delivered += delivered
-        self.acked += acked
-        self.counts.add(counts)
-
-
-class GroupView(msgspec.Struct, frozen=True):
-    """A group, or a subscription."""
-
-    name: str
-    lag: int
-    ready: int
-    leased: int
-    retrying: int
-    consumers: int
-    oldest_lease_us: int | None  # how long that has been in hand which was handed out first
-
-
-class LogView(msgspec.Struct, frozen=True):
-    """A queue or topic. What waits is of the group furthest behind, as in `QueueStats`."""
-
-    namespace: str
-    name: str
-    kind: Kind
-    flow: Flow
-    ready: int
-    delayed: int
-    leased: int
-    retrying: int
-    dead: int
-    consumers: int
-    waiting: int
-    groups: list[GroupView]
-    readers: dict[str, int]
-
-
-class LeftOut(msgspec.Struct):
-    """What a survey does not show, for its bounds."""
-
-    namespaces: int = 0
-    logs: int = 0
-    groups: int = 0
-    readers: int = 0
-
-
-class Survey(msgspec.Struct):
-    """What was seen."""
-
-    up: bool
-    totals: dict[str, Flow]
-    logs: list[LogView]
-    left_out: LeftOut
-    kinds: dict[Kind, int]  # how many there are, shown or not
-    journal: Stats | None
-    meter: Meter | None
-    now_us: int
 
 
 def take_survey(monitor: Monitor, namespaces: Collection[str] | None, bounds: Bounds) -> Survey:

@@ -1,7 +1,6 @@
-"""The shell for threads: the objects of the API, each a thin cover over the port.
+"""The API for threads: the objects that a user holds, each a thin cover over the port.
 
-Nothing is decided here. A method checks what only the caller can get wrong, calls the port, and waits for the ticket. `aio` is the same
-with `await`; what both need (checking, composing, deliveries) stands in modules of its own.
+Made from `aio` by `tools/twin.py`: change that one, and run it.
 """
 
 from __future__ import annotations
@@ -11,29 +10,35 @@ from datetime import datetime
 from typing import Any, Self
 
 from penstock.broker import calls
+from penstock.broker.compose import publish_of
 from penstock.broker.contents import messages_of
 from penstock.broker.deliveries import Leased, deliveries, receipts
-from penstock.broker.express import LATER, Express
-from penstock.broker.ledger import DEFAULT_NAMESPACE
-from penstock.broker.port import (
-    BrokerStats,
-    GroupStats,
+from penstock.broker.pauses import close_port, pause
+from penstock.broker.port import UPCOMING, Port
+from penstock.broker.ticket import Stoppable, Ticket
+from penstock.clock import Duration
+from penstock.errors import BrokerClosed
+from penstock.message import Message
+from penstock.model import commands
+from penstock.model.commands import (
+    DEFAULT_GROUP,
+    DEFAULT_NAMESPACE,
+    Attach,
     Handle,
     How,
     Kind,
-    Operation,
-    Port,
-    QueueStats,
+    Place,
     Receipts,
+    Spec,
+    Unit,
 )
-from penstock.broker.ticket import Stoppable, Ticket
-from penstock.broker.trace import Step
-from penstock.clock import Duration
-from penstock.engine.log import DEFAULT_GROUP
-from penstock.errors import BrokerClosed
-from penstock.message import Message
+from penstock.model.queries import Lag, Locate, Names, OfLog, OfNamespace, RedriveSource, Timeline
+from penstock.model.stats import BrokerStats, GroupStats, QueueStats, Step
 from penstock.names import check_name
 from penstock.policy import Policy
+
+EARLIEST = Place(at="earliest")
+LATEST = Place(at="latest")
 
 
 class Delivery(Leased, gc=False, weakref=False):
@@ -41,11 +46,8 @@ class Delivery(Leased, gc=False, weakref=False):
 
     def ack(self) -> None:
         """It was processed: it never comes again."""
-        queue = self._queue
-        if self._number and not (
-            queue._express and queue._express.ack(queue._log, self.offset, self._number)
-        ):
-            queue._settle(self._receipts(), "ack")
+        if self._number:
+            self._queue._do(commands.Settle(self._group, [self.offset], [self._number]))
 
     def nack(self, *, delay: Duration | None = None, error: object = None) -> None:
         """It failed: it is retried later, by the policy's backoff or after `delay`, and dead-lettered after its last attempt."""
@@ -61,7 +63,8 @@ class Delivery(Leased, gc=False, weakref=False):
 
     def extend(self, seconds: Duration) -> None:
         """Keep it for so long from now."""
-        self._queue._extend(self._receipts(), seconds)
+        queue = self._queue
+        queue._port.extend(queue._log, self._receipts(), calls.extension(seconds)).wait()
 
 
 class Log:
@@ -71,7 +74,6 @@ class Log:
         self._broker = broker
         self._of_dead_letters = of_dead_letters  # of some queue: then they are what a redrive moves
         self._port = broker._port
-        self._express = broker._express
         self._log = log
 
     def __repr__(self) -> str:
@@ -85,6 +87,11 @@ class Log:
     def policy(self) -> Policy:
         """How it behaves now."""
         return self._log.policy
+
+    def _do(self, command: commands.Command) -> Any:
+        """Do one command; its answer."""
+        (answer,) = self._port.commit(Unit(self._log.namespace, ((self._log, command),))).wait()
+        return answer
 
     # --- publishing ---
 
@@ -101,28 +108,16 @@ class Log:
         dedup_id: str | None = None,
     ) -> int:
         """Append a payload or a whole `Message`; return its id. When this returns it is durable."""
-        if (
-            self._express is not None
-            and headers is None
-            and key is None
-            and priority is None
-            and delay is None
-            and deliver_at is None
-            and ttl is None
-            and dedup_id is None
-            and (given := self._express.publish(self._log, payload))
-        ):
-            return given
-        message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
-        return self._port.publish(self._log, [message]).wait()[0]
+        ids = self._do(calls.publish(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id))
+        return int(ids[0])
 
     def publish_many(self, messages: Iterable[bytes | Message]) -> list[int]:
         """Append messages, all or none; their ids."""
-        return list(self._port.publish(self._log, messages).wait())
+        return list(self._do(publish_of(messages)))
 
     def cancel(self, message_id: int) -> bool:
         """Remove a message that is not due yet; False if it is due already, or was settled. An id that is not stored is an error."""
-        return self._port.cancel(self._log, calls.id_of(message_id)).wait()
+        return bool(self._do(commands.Cancel(calls.id_of(message_id))))
 
     def schedule(
         self, name: str, cron: str, message: bytes | Message, *, timezone: str = "UTC", missed: str = "once"
@@ -131,12 +126,11 @@ class Log:
 
         `missed` says what becomes of due times that nobody was there for: "once" (the last one is made up for), "skip" or "all".
         """
-        found = calls.recurring(cron, timezone, missed, message, self.policy)
-        self._port.schedule(self._log, calls.schedule_name(name), found).wait()
+        self._do(calls.schedule(name, cron, message, timezone, missed))
 
     def unschedule(self, name: str) -> bool:
         """Publish it no more; False if nothing has that name."""
-        return self._port.schedule(self._log, calls.schedule_name(name), None).wait()
+        return bool(self._do(commands.Unschedule(calls.schedule_name(name))))
 
     # --- receiving and settling ---
 
@@ -147,10 +141,10 @@ class Log:
         timeout: Duration | None,
         consumer: str | None = None,
         *,
-        keep: bool = True,
+        settle: bool = False,
     ) -> list[Delivery]:
         ticket = self._port.lease(
-            self._log, group, count, consumer=consumer, wait_us=calls.wait_us(timeout), keep=keep
+            self._log, group, count, consumer=consumer, wait_us=calls.wait_us(timeout), settle=settle
         )
         return deliveries(Delivery, self, ticket.wait())
 
@@ -162,31 +156,21 @@ class Log:
         auto_ack: bool,
         heartbeat: Duration | None = None,
     ) -> Consumer:
-        name = calls.consumer_name(consumer)
-        prefetch = calls.prefetch(prefetch)
-        keep = not calls.flag("auto_ack", auto_ack)
-        given = self._port.attach(self._log, group, name, calls.silence_us(heartbeat), prefetch).wait()
-        return Consumer(self, group, given, keep=keep)
+        name, settle = calls.consumer_name(consumer), calls.flag("auto_ack", auto_ack)
+        coming = Attach(name, calls.silence(heartbeat), calls.prefetch(prefetch))
+        given: str = self._port.consumer(self._log, group, coming).wait()
+        return Consumer(self, group, given, settle=settle)
 
     def ack_many(self, found: Iterable[Delivery]) -> None:
         """They were processed: all of them, or an error and none."""
-        settled = receipts(found, self)
-        if len(settled) == 1:
-            self._settle(settled[0], "ack")
-        elif settled:
-            steps = [Operation(self._log, receipts=of_group, how="ack") for of_group in settled]
-            self._port.transact(self._log.namespace, steps).wait()
+        steps = [(self._log, calls.settle(settled)) for settled in receipts(found, self)]
+        if steps:
+            self._port.commit(Unit(self._log.namespace, steps)).wait()
 
     def _settle(
-        self, settled: Receipts, how: How, *, delay: Duration | None = None, error: object = None
+        self, settled: Receipts, how: How = "ack", *, delay: Duration | None = None, error: object = None
     ) -> None:
-        ticket = self._port.settle(
-            self._log, settled, how, delay_us=calls.delay_us(delay), error=calls.error_text(error)
-        )
-        ticket.wait()
-
-    def _extend(self, kept: Receipts, seconds: Duration) -> None:
-        self._port.extend(self._log, kept, calls.extension_us(seconds)).wait()
+        self._do(calls.settle(settled, how, delay, error))
 
     # --- looking and changing ---
 
@@ -197,37 +181,37 @@ class Log:
         """
         name, place = calls.reader_name(name), calls.start(start)
         calls.flag("hold", hold)
-        offset = self._port.position(self._log, name, None).wait()
+        offset = self._port.position(self._log, name).wait()
         if offset is None:
-            offset = self._port.locate(self._log, place).wait()
+            offset = self._port.describe(Locate(self._log, place)).wait()
         found = Reader(self, name, offset)
         if hold:
             found.missed = (self._port.read(self._log, offset, 1).wait()).missed
-            self._port.position(self._log, name, offset, holds=True).wait()
+            self._do(commands.Commit(name, offset, True))
         return found
 
     def peek(self, count: int = 1) -> list[Message]:
         """The next messages, without taking them."""
-        return self._port.peek(self._log, calls.count(count)).wait()
+        page = self._port.read(self._log, UPCOMING, calls.count(count)).wait()
+        return messages_of(page.runs)
 
     def stats(self) -> QueueStats:
         """What it holds now."""
-        return self._port.describe(self._log).wait()
+        return self._port.describe(OfLog(self._log)).wait()
 
     def purge(self) -> int:
         """Remove every message that is not leased; how many there were."""
-        removed: int = self._port.change(self._log, "purge").wait()
-        return removed
+        return int(self._do(commands.Purge()))
 
     def alter(self, **policy: Any) -> None:
         """Change its policy, from now on."""
-        self._port.change(self._log, "alter", **policy).wait()
+        self._do(commands.Alter(policy))
 
     # --- dead letters ---
 
     def dead_letters(self) -> Queue:
         """The queue of what failed for good: an ordinary queue, which can also be redriven."""
-        log = self._port.change(self._log, "dead-letters").wait()
+        log = self._port.declare(commands.DeadLetters(self._log)).wait()
         return Queue(self._broker, log, of_dead_letters=True)
 
     def redrive(
@@ -242,13 +226,14 @@ class Log:
 
         `where` is a filter, `limit` the most that are moved, `rate` the most in a second.
         """
-        dead = self._log
+        dead: Handle | None = self._log
         if not self._of_dead_letters:
-            dead = self._port.change(self._log, "redrive").wait()
-        plan = calls.Redrive(self._port, dead, where, limit, rate, to)
-        while plan.more():
-            plan.took(plan.step().wait())
-            plan.pause()
+            dead = self._port.describe(RedriveSource(self._log)).wait()
+        plan = calls.Redriving(dead, where, limit, rate, to)
+        while dead is not None and plan.more():
+            (moved,) = self._port.commit(Unit(dead.namespace, ((dead, plan.step()),))).wait()
+            plan.took(moved)
+            pause(plan.pause_s())
         return plan.moved
 
 
@@ -257,10 +242,6 @@ class Queue(Log):
 
     def receive(self, timeout: Duration | None = 0) -> Delivery | None:
         """The next message; None if there is none within `timeout`, which may be None for ever."""
-        if self._express is not None and type(timeout) is int and not timeout:
-            quick = self._express.receive(self._log, Delivery, self)
-            if quick is not LATER:
-                return quick  # type: ignore[no-any-return]
         found = self._receive(DEFAULT_GROUP, 1, timeout)
         return found[0] if found else None
 
@@ -285,18 +266,16 @@ class Queue(Log):
         A new one begins at the earliest message that is stored. `strategy` says how its consumers share: "round-robin", "least-busy" or "random".
         """
         name, strategy = calls.group_name(name), calls.strategy(strategy)
-        self._port.open_group(
-            self._log, name, filter=None, strategy=strategy, start="earliest", durable=True
-        ).wait()
+        self._do(commands.OpenGroup(name, strategy=strategy, start=EARLIEST))
         return Group(self, name)
 
     def delete_group(self, name: str) -> None:
         """End a group with all that waits in it. A queue's own one is "default"; it is made again when it is needed."""
-        self._port.close_group(self._log, calls.group_name(name)).wait()
+        self._do(commands.CloseGroup(calls.group_name(name)))
 
     def depth(self) -> int:
         """How many messages are not yet settled."""
-        return self.stats().depth
+        return (self.stats()).depth
 
 
 class Topic(Log):
@@ -322,14 +301,12 @@ class Topic(Log):
         if name is None and calls.flag("durable", durable):
             raise calls.nameless()
         group = calls.consumer_name(None) if name is None else calls.subscription_name(name)
-        prefetch = calls.prefetch(prefetch)
-        keep = not calls.flag("auto_ack", auto_ack)
-        given = self._port.open_group(
-            self._log, group, filter=filter, strategy=None, start=calls.start(start),
-            durable=calls.flag("durable", durable), consumer=calls.consumer_name(consumer),
-            silence_us=calls.silence_us(heartbeat), prefetch=prefetch,
-        ).wait()  # fmt: skip
-        return Consumer(self, group, str(given), keep=keep)
+        settle = calls.flag("auto_ack", auto_ack)
+        opening = commands.OpenGroup(
+            group, filter, None, calls.start(start), calls.flag("durable", durable),
+            calls.consumer_name(consumer), calls.silence(heartbeat), calls.prefetch(prefetch),
+        )  # fmt: skip
+        return Consumer(self, group, str(self._do(opening)), settle=settle)
 
     def subscription(self, name: str) -> Group:
         """The subscription of that name, which must exist: its consumers, its lag, and seeking."""
@@ -340,11 +317,11 @@ class Topic(Log):
 
     def unsubscribe(self, name: str) -> None:
         """End a subscription with all that waits in it."""
-        self._port.close_group(self._log, calls.subscription_name(name)).wait()
+        self._do(commands.CloseGroup(calls.subscription_name(name)))
 
     def subscriber_count(self) -> int:
         """How many subscriptions there are."""
-        return len(self.stats().groups)
+        return len((self.stats()).groups)
 
 
 class Group:
@@ -375,11 +352,11 @@ class Group:
     def remove_consumer(self, name: str) -> None:
         """Take a consumer out: what it has goes to the others."""
         known = calls.known_consumer(name, self.consumers())
-        self._port.release(self._of._log, self.name, known, retire=True).wait()
+        self._port.consumer(self._of._log, self.name, commands.Release(known, retire=True)).wait()
 
     def consumers(self) -> list[str]:
         """Their names, in the order in which they came."""
-        return self.stats().consumers
+        return (self.stats()).consumers
 
     def receive(self, timeout: Duration | None = 0) -> Delivery | None:
         """The next message; None if there is none within `timeout`, which may be None for ever."""
@@ -400,7 +377,7 @@ class Group:
 
     def lag(self) -> int:
         """How many messages it has not settled; with a filter, at the most."""
-        return self._port.lag(self._of._log, self.name).wait()
+        return self._port.describe(Lag(self._of._log, self.name)).wait()
 
     def seek(
         self,
@@ -413,7 +390,7 @@ class Group:
 
         What its consumers have in hand is taken from them, and attempts begin anew.
         """
-        self._port.seek(self._of._log, self.name, calls.place(offset, timestamp, message_id)).wait()
+        self._of._do(commands.Seek(self.name, calls.place(offset, timestamp, message_id)))
 
 
 class Consumer:
@@ -422,10 +399,10 @@ class Consumer:
     As an iterator it waits for messages until it, or the broker, is closed.
     """
 
-    def __init__(self, log: Log, group: str, name: str, *, keep: bool) -> None:
+    def __init__(self, log: Log, group: str, name: str, *, settle: bool) -> None:
         self._of = log
         self._group = group
-        self._keep = keep
+        self._settle = settle
         self._closed = False
         self.name = name
 
@@ -438,7 +415,7 @@ class Consumer:
         """Up to `count` messages, as soon as there is at least one."""
         if self._closed:
             raise BrokerClosed(f"the consumer {self.name!r} is closed: subscribe again")
-        return self._of._receive(self._group, count, timeout, self.name, keep=self._keep)
+        return self._of._receive(self._group, count, timeout, self.name, settle=self._settle)
 
     def ack_many(self, found: Iterable[Delivery]) -> None:
         """They were processed: all of them, or an error and none."""
@@ -446,7 +423,8 @@ class Consumer:
 
     def heartbeat(self) -> bool:
         """Say that it is alive; False if it was thought dead, and what it had was given to others."""
-        return self._of._port.heartbeat(self._of._log, self._group, self.name).wait()
+        beat = commands.Heartbeat(self.name)
+        return bool(self._of._port.consumer(self._of._log, self._group, beat).wait())
 
     def __iter__(self) -> Self:
         return self
@@ -466,7 +444,7 @@ class Consumer:
         """Give back what was handed out and not settled."""
         if not self._closed:
             self._closed = True
-            self._of._port.release(self._of._log, self._group, self.name).wait()
+            self._of._port.consumer(self._of._log, self._group, commands.Release(self.name)).wait()
 
     def __enter__(self) -> Self:
         return self
@@ -487,7 +465,7 @@ class Reader:
         self._offset = offset
         self._closed = False
         self.name = name
-        self._watching: Ticket[Any] | None = None
+        self._waiting: Ticket[Any] | None = None
         self.missed = 0  #: How many messages were dropped before it came to read them.
 
     def __repr__(self) -> str:
@@ -504,16 +482,19 @@ class Reader:
         self._require_open()
         clock = self._port.clock
         end_us = None if wait_us is None else clock.monotonic_us() + wait_us
+        missed = 0
         while True:
-            page = self._port.read(self._of._log, self._offset, count).wait()
-            left_us = None if end_us is None else end_us - clock.monotonic_us()
-            if page.runs or self._closed or (left_us is not None and left_us <= 0):
+            left_us = None if end_us is None else max(0, end_us - clock.monotonic_us())
+            self._waiting = self._port.read(self._of._log, self._offset, count, wait_us=left_us)
+            if self._closed:  # by another thread, which may have stopped the ticket before this one
+                self._stop_waiting()
+            page = self._waiting.wait()
+            self._offset = page.next
+            missed += page.missed
+            if page.runs or self._closed or left_us == 0:
                 break
-            self._watching = self._port.watch(self._of._log, page.next, wait_us=left_us)
-            self._watching.wait()
-        self._offset = page.next
-        self.missed += page.missed
-        calls.say_missed(self, page.missed)
+        self.missed += missed
+        calls.say_missed(self, missed)
         return messages_of(page.runs)
 
     def seek(
@@ -525,12 +506,13 @@ class Reader:
     ) -> None:
         """Go to a message: the next read returns that very one, or the first that is not older than `timestamp`. One that is not stored is an error."""
         self._require_open()
-        self._offset = self._port.locate(self._of._log, calls.place(offset, timestamp, message_id)).wait()
+        place = calls.place(offset, timestamp, message_id)
+        self._offset = self._port.describe(Locate(self._of._log, place)).wait()
 
     def commit(self) -> int:
         """Have its position survive this process; the position."""
         self._require_open()
-        self._port.position(self._of._log, self.name, self._offset).wait()
+        self._of._do(commands.Commit(self.name, self._offset))
         return self._offset
 
     def position(self) -> int:
@@ -539,13 +521,13 @@ class Reader:
 
     def lag(self) -> int:
         """How many messages were published behind its position, at the most."""
-        return max(0, self._port.locate(self._of._log, "latest").wait() - self._offset)
+        return max(0, self._port.describe(Locate(self._of._log, LATEST)).wait() - self._offset)
 
     def reset(self) -> None:
         """Go back to the earliest message that is stored, and forget what was committed. What was held for it is no longer."""
         self._require_open()
-        self._port.position(self._of._log, self.name, None, forget=True).wait()
-        self._offset = self._port.locate(self._of._log, "earliest").wait()
+        self._of._do(commands.Forget(self.name))
+        self._offset = self._port.describe(Locate(self._of._log, EARLIEST)).wait()
 
     def _require_open(self) -> None:
         if self._closed:
@@ -568,8 +550,11 @@ class Reader:
     def close(self) -> None:
         """Read no more. What was committed, or is held, stays so."""
         self._closed = True
-        if isinstance(self._watching, Stoppable):
-            self._watching.stop()
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        if isinstance(self._waiting, Stoppable):
+            self._waiting.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -583,7 +568,7 @@ class Transaction:
 
     def __init__(self, broker: Broker) -> None:
         self._broker = broker
-        self._steps: list[Operation] | None = []
+        self._steps: list[commands.Step] | None = []
         self.ids: list[int] = []  #: Of what it published, in order, once it has ended.
 
     def publish(
@@ -600,26 +585,22 @@ class Transaction:
         dedup_id: str | None = None,
     ) -> None:
         """Append a message to a queue or topic; a queue is made if there is none of that name."""
-        message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
-        self._add(Operation(check_name(name, kind="queue name", reserved_ok=True), [calls.whole(message)]))
+        command = calls.publish(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
+        self._add((check_name(name, kind="queue name", reserved_ok=True), command))
 
     def ack(self, delivery: Delivery) -> None:
         """It was processed: it never comes again."""
-        log, settled = calls.settling(delivery, self._broker._port)
-        self._add(Operation(log, receipts=settled, how="ack"))
+        self._add(calls.settling(delivery, self._broker._port, "ack"))
 
     def nack(self, delivery: Delivery, *, delay: Duration | None = None, error: object = None) -> None:
         """It failed: it is retried later, or dead-lettered if that was its last attempt."""
-        log, settled = calls.settling(delivery, self._broker._port)
-        wait_us, text = calls.delay_us(delay), calls.error_text(error)
-        self._add(Operation(log, receipts=settled, how="nack", delay_us=wait_us, error=text))
+        self._add(calls.settling(delivery, self._broker._port, "nack", delay, error))
 
     def reject(self, delivery: Delivery, *, error: object = None) -> None:
         """It failed for good: it goes straight to the dead letters."""
-        log, settled = calls.settling(delivery, self._broker._port)
-        self._add(Operation(log, receipts=settled, how="reject", error=calls.error_text(error)))
+        self._add(calls.settling(delivery, self._broker._port, "reject", None, error))
 
-    def _add(self, step: Operation) -> None:
+    def _add(self, step: commands.Step) -> None:
         if self._steps is None:
             raise calls.ended()
         self._steps.append(step)
@@ -629,7 +610,8 @@ class Transaction:
         if self._steps is None:
             raise calls.ended()
         steps, self._steps = self._steps, None
-        self.ids = self._broker._port.transact(self._broker._namespace, steps).wait()
+        answers = self._broker._port.commit(Unit(self._broker._namespace, steps)).wait()
+        self.ids = [one for answer in answers if answer is not None for one in answer]
         return self.ids
 
     def rollback(self) -> None:
@@ -651,14 +633,14 @@ class Broker:
 
     def __init__(self, port: Port, namespace: str = DEFAULT_NAMESPACE) -> None:
         self._port = port
-        self._express: Express | None = getattr(port, "express", None)
         self._namespace = namespace
 
     def _declare(self, kind: Kind, name: str, policy: dict[str, Any], create: bool | None) -> Handle:
-        return self._port.declare(self._namespace, name, policy, create=create, kind=kind).wait()
+        return self._port.declare(Spec(self._namespace, name, policy, create, kind)).wait()
 
     def _delete(self, kind: Kind, name: str) -> None:
-        self._port.change(self._declare(kind, name, {}, False), "delete").wait()
+        log = self._declare(kind, name, {}, False)
+        self._port.commit(Unit(self._namespace, ((log, commands.Delete()),))).wait()
 
     # --- queues ---
 
@@ -680,7 +662,7 @@ class Broker:
 
     def list_queues(self) -> list[str]:
         """The names of all queues, but not those of dead letters."""
-        return self._port.names(self._namespace, "queue").wait()
+        return self._port.describe(Names(self._namespace, "queue")).wait()
 
     # --- topics ---
 
@@ -702,7 +684,7 @@ class Broker:
 
     def list_topics(self) -> list[str]:
         """The names of all topics."""
-        return self._port.names(self._namespace, "topic").wait()
+        return self._port.describe(Names(self._namespace, "topic")).wait()
 
     # --- all of them ---
 
@@ -723,8 +705,10 @@ class Broker:
 
         In a pattern, `*` stands for one word between dots and `#` for any number of them: `orders.*`, `orders.#`. If nothing matches it is an error.
         """
-        message = calls.message(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
-        return self._port.route(self._namespace, pattern, message).wait()
+        command = calls.publish(payload, headers, key, priority, delay, deliver_at, ttl, dedup_id)
+        step = (calls.pattern(pattern), command)
+        (ids,) = self._port.commit(Unit(self._namespace, (step,))).wait()
+        return {name: given[0] for name, given in ids.items()}
 
     def transaction(self) -> Transaction:
         """Publishes and settles that happen together or not at all: `with broker.transaction() as tx`."""
@@ -732,7 +716,7 @@ class Broker:
 
     def trace(self, message_id: int) -> list[Step]:
         """What became of a message, step by step, as far as it is remembered; nothing if it is not."""
-        return self._port.trace(self._namespace, calls.id_of(message_id)).wait()
+        return self._port.describe(Timeline(self._namespace, calls.id_of(message_id))).wait()
 
     def namespace(self, name: str) -> Namespace:
         """The same for a tenant with names of its own: nothing is seen across."""
@@ -740,11 +724,11 @@ class Broker:
 
     def stats(self) -> BrokerStats:
         """What the broker knows of itself, the journal's damage included."""
-        return self._port.stats(self._namespace).wait()
+        return self._port.describe(OfNamespace(self._namespace)).wait()
 
     def close(self, timeout: Duration | None = None) -> None:
         """Finish what is under way, sync, and let go of the directory."""
-        self._port.close(calls.seconds(timeout))
+        close_port(self._port, calls.seconds(timeout))
 
     def __enter__(self) -> Self:
         return self

@@ -18,8 +18,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, TypeVar
 
-from penstock.errors import PenstockError
-from penstock.journal.commit import fresh_copy, running_loop
+from penstock.errors import PenstockError, fresh_copy
+from penstock.loop import running_loop
 
 if TYPE_CHECKING:  # who does not use asyncio does not pay for importing it
     import asyncio
@@ -93,19 +93,34 @@ class Answer(Generic[T]):
 class Recorded(Generic[T]):
     """An answer that holds once its record does."""
 
-    __slots__ = ("_record", "_value")
+    __slots__ = ("record", "value")
 
     def __init__(self, value: T, record: Record) -> None:
-        self._value = value
-        self._record = record
+        self.value = value
+        self.record = record
 
     def wait(self) -> T:
-        self._record.wait()
-        return self._value
+        self.record.wait()
+        return self.value
 
     async def get(self) -> T:
-        await _held(self._record)
-        return self._value
+        await _held(self.record)
+        return self.value
+
+
+class Listed:
+    """The answer to a unit of one command."""
+
+    __slots__ = ("ticket",)
+
+    def __init__(self, ticket: Ticket[Any]) -> None:
+        self.ticket = ticket
+
+    def wait(self) -> list[Any]:
+        return [self.ticket.wait()]
+
+    async def get(self) -> list[Any]:
+        return [await self.ticket.get()]
 
 
 class Refused:
@@ -220,18 +235,19 @@ class Waiting(Stoppable):
     """A receive that waits at a place: a log and a group. `outcome` is the ticket of what was granted, set once, by `grant`."""
 
     __slots__ = (
-        "_future", "_gate", "_loop", "_thread", "ahead", "bytes_max", "consumer", "count", "deadline_us", "give_up", "keep", "outcome", "place", "stands",
+        "_future", "_gate", "_loop", "_thread", "ahead", "bytes_max", "consumer", "count", "deadline_us", "give_up", "outcome", "place", "rides", "settle", "stands",
     )  # fmt: skip
 
     def __init__(
-        self, place: tuple[Any, str], count: int, consumer: str | None, *, keep: bool, deadline_us: int | None, give_up: Any,
-        ahead: int = 0, bytes_max: int | None = None,
+        self, place: tuple[Any, str], count: int, consumer: str | None, *, deadline_us: int | None, give_up: Any,
+        settle: bool = False, ahead: int = 0, bytes_max: int | None = None, rides: bool = False,
     ) -> None:  # fmt: skip
         self.place = place
         self.count = count
         self.ahead = ahead
         self.consumer = consumer
-        self.keep = keep
+        self.settle = settle
+        self.rides = rides
         self.bytes_max = bytes_max
         self.deadline_us = deadline_us
         self.stands = False  # in a line: see `lines`

@@ -25,7 +25,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from datetime import datetime
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -37,6 +36,7 @@ from penstock.engine.events import (
     Declared,
     Event,
     Leased,
+    Noted,
     Outcome,
     Positioned,
     Produced,
@@ -45,6 +45,7 @@ from penstock.engine.events import (
     Settled,
 )
 from penstock.engine.letter import ORIGIN_ID
+from penstock.model.stats import Step
 
 NameOf = Callable[[int], tuple[str, str] | None]
 """The namespace and name of a log, by its number; None if there is no such log any more."""
@@ -67,25 +68,13 @@ ORIGIN_CHARS_MAX: Final = 20
 #: How outcomes are told to users, where that is not the outcome's own name.
 TOLD: Final = {Outcome.RETRY: "nacked", Outcome.DEAD: "dead-lettered"}
 
+_OF_NO_MESSAGE: Final = frozenset({Positioned, Scheduled, Produced, Noted})
+
 _MOVED: Final = (Outcome.DEAD, Outcome.REDRIVEN)
 #: What a tuple of one message leaves out: consumer, attempt, outcome, error, due.
 _REST: Final = (None, 1, None, None, None)
 
 _MOVED_WORDS: Final = ("dead-lettered", "redriven")
-
-
-class Step(msgspec.Struct, frozen=True):
-    """One thing that happened to a message. `id` is the one it had then: a dead letter has another than the message that failed."""
-
-    what: str
-    at: datetime
-    queue: str
-    group: str | None
-    consumer: str | None
-    attempt: int | None
-    error: str | None
-    due: datetime | None
-    id: int
 
 
 class _Publication(NamedTuple):
@@ -191,8 +180,8 @@ class Tracer:
                 copies = copies or (type(entry) is _Publication and entry[4] is not None)
                 rows += len(event.batch.ids)  # type: ignore[union-attr]
                 kept.append(entry)
-            elif kind is Positioned or kind is Scheduled or kind is Produced:
-                continue  # of no message
+            elif kind in _OF_NO_MESSAGE:
+                continue
             elif kind is Declared:
                 rows += event.action == Action.DELETE  # type: ignore[union-attr]  # its name is kept: see `_learn`
             else:

@@ -19,9 +19,8 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.engine.engine import Engine
 from penstock.engine.retention import ARCHIVE
-from penstock.errors import BrokerClosed, PenstockError
+from penstock.errors import BrokerClosed, PenstockError, fresh_copy
 from penstock.journal.cleaner import Cleaned, DeadRange, clean
-from penstock.journal.commit import fresh_copy
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import CLEANED
 from penstock.journal.rows import Rows

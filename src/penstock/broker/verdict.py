@@ -17,10 +17,10 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine, Gene
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from penstock.argument import error_text
 from penstock.broker.deliveries import Leased
-from penstock.broker.port import How
-from penstock.clock import Duration, duration_us
-from penstock.engine.letter import error_text
+from penstock.clock import SECOND_US, Duration, duration_us
+from penstock.model.commands import How
 
 
 class Reject(Exception):
@@ -111,7 +111,7 @@ class Verdict(NamedTuple):
     """How a message is settled."""
 
     how: How
-    delay_us: int | None = None
+    delay: float | None = None  # seconds
     error: str | None = None
 
 
@@ -122,8 +122,8 @@ GIVE_BACK = Verdict("unseen")
 def returned(result: object) -> Verdict:
     """The verdict of a handler that returned.
 
-    >>> returned("whatever").how, returned(Reject("broken")), returned(Retry(delay=2)).delay_us
-    ('ack', Verdict(how='reject', delay_us=None, error='broken'), 2000000)
+    >>> returned("whatever").how, returned(Reject("broken")), returned(Retry(delay=2)).delay
+    ('ack', Verdict(how='reject', delay=None, error='broken'), 2.0)
     """
     if result is Reject or result is Retry:  # the class alone: what else could be meant?
         return raised(Reject() if result is Reject else Retry())
@@ -134,14 +134,16 @@ def raised(error: BaseException) -> Verdict:
     """The verdict of a handler that raised.
 
     >>> raised(ValueError("7"))
-    Verdict(how='nack', delay_us=None, error='ValueError: 7')
+    Verdict(how='nack', delay=None, error='ValueError: 7')
     """
     if not isinstance(error, Reject | Retry):
         return Verdict("nack", error=error_text(error))
     text = error_text(error.__cause__ if error.error is None else error.error)
     if isinstance(error, Reject):
         return Verdict("reject", error=text)
-    return Verdict("nack", None if error.delay is None else duration_us(error.delay, "delay"), text)
+    return Verdict(
+        "nack", None if error.delay is None else duration_us(error.delay, "delay") / SECOND_US, text
+    )
 
 
 class Held:

@@ -44,7 +44,7 @@ from penstock.broker import aio, calls, sync
 from penstock.broker.deliveries import Leased, deliveries, receipts
 from penstock.broker.hand_over import HandOvers
 from penstock.broker.hands import Hands
-from penstock.broker.port import Port, Receipts
+from penstock.broker.port import Port
 from penstock.broker.ticket import Stoppable, Ticket
 from penstock.broker.verdict import (
     ACK,
@@ -62,9 +62,9 @@ from penstock.broker.verdict import (
     returned,
 )
 from penstock.clock import SECOND_US
-from penstock.engine.log import DEFAULT_GROUP
 from penstock.errors import BrokerClosed, InvalidArgument, LeaseLost, PenstockError
 from penstock.limits import CONCURRENCY_MAX
+from penstock.model.commands import DEFAULT_GROUP, Attach, Command, HandOver, Receipts, Release, Settle, Unit
 from penstock.policy import Backoff
 
 __all__ = ["AioWorker", "Reject", "Retry", "Worker"]
@@ -82,7 +82,7 @@ GRACE_S: Final = 3.0
 SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 
 #: What a lease is renewed for that need not end any more.
-DAY_US: Final = 24 * 3600 * SECOND_US
+DAY_S: Final = 24 * 3600.0
 
 _LOG: Final = logging.getLogger("penstock.worker")
 
@@ -203,7 +203,7 @@ class _Work:
 
     async def _work(self) -> None:
         self._has_room.set()
-        self.name = await self._port.attach(self._queue._log, self._group, self.name).get()
+        self.name = await self._port.consumer(self._queue._log, self._group, Attach(self.name)).get()
         fetching = self._task(self._fetch_all())
         renewing = self._task(self._renew_all())
         self._handling = [self._task(self._handle_all()) for _ in range(self._concurrency)]
@@ -228,7 +228,7 @@ class _Work:
                 if self._hands is not None:
                     self._hands.close(wait=done)
                 with suppress(PenstockError):  # then nobody holds anything any more
-                    await self._port.release(self._queue._log, self._group, self.name).get()
+                    await self._port.consumer(self._queue._log, self._group, Release(self.name)).get()
 
     async def _handled(self) -> None:
         """What was begun has ended; or we are stopped at once, and it has had some time for that."""
@@ -284,7 +284,7 @@ class _Work:
         """Wait for messages and take them: those that no idle handler takes at once are leased ahead."""
         ahead = max(0, count - max(0, self._concurrency - len(self._holding)))
         self._receiving = self._port.lease(
-            self._queue._log, self._group, count, consumer=self.name, wait_us=None, keep=True, ahead=ahead
+            self._queue._log, self._group, count, consumer=self.name, wait_us=None, ahead=ahead
         )
         try:
             found = deliveries(self._delivery_kind, self._queue, await self._receiving.get())
@@ -358,7 +358,8 @@ class _Work:
         return not held.lost
 
     async def _report(self, given: Receipts) -> list[int]:
-        return await self._port.hand_over(self._queue._log, given).get()
+        (held,) = await self._do(HandOver(*given)).get()
+        return list(held)
 
     async def _judge(self, delivery: Leased) -> Verdict:
         try:
@@ -415,11 +416,13 @@ class _Work:
             else:
                 self.failed += 1
 
-    def _settling(self, found: list[Held], verdict: Verdict) -> Ticket[None]:
+    def _settling(self, found: list[Held], verdict: Verdict) -> Ticket[Any]:
         (one,) = receipts([held.delivery for held in found], self._queue)
-        return self._port.settle(
-            self._queue._log, one, verdict.how, delay_us=verdict.delay_us, error=verdict.error
-        )
+        return self._do(Settle(*one, verdict.how, verdict.delay, verdict.error))
+
+    def _do(self, command: Command) -> Ticket[list[Any]]:
+        log = self._queue._log
+        return self._port.commit(Unit(log.namespace, ((log, command),)))
 
     def _lose(self, held: Held, error: PenstockError) -> None:
         held.lost = True
@@ -464,17 +467,17 @@ class _Work:
                 self._lose(held, why)
         return len(due) - len(lost)
 
-    def _visible_us(self) -> int:
+    def _visible_s(self) -> float:
         """For how long a lease is renewed: only those that end are. If leases no longer end, these ended when they were begun."""
-        timeout = self._queue.policy.visibility_timeout
-        return DAY_US if timeout is None else round(timeout * SECOND_US)
+        timeout: float | None = self._queue.policy.visibility_timeout
+        return DAY_S if timeout is None else timeout
 
     def _extending(self, found: list[Held]) -> Ticket[None]:
         (one,) = receipts([held.delivery for held in found], self._queue)
-        return self._port.extend(self._queue._log, one, self._visible_us())
+        return self._port.extend(self._queue._log, one, self._visible_s())
 
     async def _all_or_each(
-        self, found: list[Held], call: Callable[[list[Held]], Ticket[None]]
+        self, found: list[Held], call: Callable[[list[Held]], Ticket[Any]]
     ) -> list[tuple[Held, LeaseLost]]:
         """In one call; if some of the leases are lost, one by one, so that the others do not suffer. Those that are lost."""
         if not found:

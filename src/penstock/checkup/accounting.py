@@ -12,10 +12,10 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.checkup.examination import COLUMNS, OFFSETS, Finding, Spans
-from penstock.journal.damage import MISSING, ROT
 from penstock.journal.directory import Directory
 from penstock.journal.losses import Division, Gap, Promise
 from penstock.journal.state import State
+from penstock.model.damage import MISSING, ROT
 from penstock.ranges import RangeSet
 
 

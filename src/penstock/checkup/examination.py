@@ -24,7 +24,7 @@ import msgspec
 
 from penstock.checkup import soundness
 from penstock.journal import frame as frames
-from penstock.journal.damage import ROT, TORN, Offsets, known_messages, offsets
+from penstock.journal.damage import offsets
 from penstock.journal.directory import Directory
 from penstock.journal.ending import Bounds, Ending, Walk, judge
 from penstock.journal.frame import Frame
@@ -34,6 +34,7 @@ from penstock.journal.losses import Sightings
 from penstock.journal.segment import GAPS, START, Bad, Label
 from penstock.journal.state import State
 from penstock.journal.view import opened, require_generation
+from penstock.model.damage import ROT, TORN, Offsets, known_messages
 from penstock.ranges import RangeSet
 
 #: The checksums are right and a column cannot be read.

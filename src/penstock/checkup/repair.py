@@ -36,7 +36,6 @@ from penstock.checkup.verify import Checkup, Progress, verify
 from penstock.clock import Clock
 from penstock.errors import CorruptJournal
 from penstock.journal.cleaner import rewrite
-from penstock.journal.damage import HEADER, MISSING, ROT
 from penstock.journal.directory import SUMMARY as SUMMARY_FILE
 from penstock.journal.directory import Directory, Ownership
 from penstock.journal.files import Files, read_whole
@@ -46,6 +45,7 @@ from penstock.journal.rows import Rows
 from penstock.journal.segment import Bad, Scan, Writer
 from penstock.journal.state import DAMAGED, GIVEN_UP, MENDED
 from penstock.journal.view import SegmentInfo
+from penstock.model.damage import HEADER, MISSING, ROT
 
 #: Opening a journal may make visible what was not before, when several segments are missing for example. Two rounds suffice in every
 #: case that is tested; the bound is for those that are not.

@@ -44,7 +44,6 @@ from penstock.journal import labels
 from penstock.journal import mark as marks
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.damage import HEADER, MISSING, ROT
 from penstock.journal.directory import SNAPSHOT as SNAPSHOT_FILE
 from penstock.journal.directory import SUMMARY as SUMMARY_FILE
 from penstock.journal.directory import Directory, checked_path, holder
@@ -55,6 +54,7 @@ from penstock.journal.mark import Mark
 from penstock.journal.segment import GAPS, START, Label
 from penstock.journal.state import DAMAGED, State, Stored
 from penstock.journal.view import Moved
+from penstock.model.damage import HEADER, MISSING, ROT
 from penstock.ranges import RangeSet
 
 Progress = Callable[[int], None]

@@ -12,12 +12,12 @@ from penstock.errors import InvalidArgument
 from penstock.journal import mark as marks
 from penstock.journal import reading
 from penstock.journal import snapshot as snapshots
-from penstock.journal.damage import HEADER, Damage
 from penstock.journal.directory import holder
 from penstock.journal.kinds import CLEANED, METADATA
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import State
 from penstock.journal.view import DirectoryView, SegmentInfo
+from penstock.model.damage import HEADER, Damage
 
 
 class MarkFacts(msgspec.Struct):

@@ -27,16 +27,17 @@ import msgspec
 import typer
 from typer.core import TyperCommand
 
-from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.broker.opening import on_disk
-from penstock.broker.port import BrokerStats, Port
+from penstock.broker.port import Port
 from penstock.broker.state_reader import StateReader
 from penstock.broker.sync import Broker
 from penstock.cli import output
 from penstock.client import connect
 from penstock.errors import CorruptJournal, DirectoryLocked, InvalidArgument
-from penstock.journal.damage import Damage
 from penstock.journal.view import DirectoryView
+from penstock.model.commands import DEFAULT_NAMESPACE
+from penstock.model.damage import Damage
+from penstock.model.stats import BrokerStats
 from penstock.names import check_name
 
 URL: Final = "PENSTOCK_URL"

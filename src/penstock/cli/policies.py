@@ -10,11 +10,14 @@ from typing import Annotated, Any, Final, NamedTuple
 import msgspec
 import typer
 
-from penstock.broker.port import Handle, Kind, Port, QueueStats
+from penstock.broker.port import Port
 from penstock.cli import output
 from penstock.cli.place import Json, Name, Place, opened, placed
 from penstock.errors import InvalidArgument
 from penstock.limits import COUNT_MAX
+from penstock.model.commands import Alter, Delete, Handle, Kind, Spec, Unit
+from penstock.model.queries import OfLog
+from penstock.model.stats import QueueStats
 from penstock.policy import Backoff, Policy
 from penstock.server import quantity
 from penstock.wire import policy_out
@@ -162,7 +165,7 @@ def create(
     kind = _kind(topic)
     with output.answering(place):
         with opened(place, create=True) as (_, port):
-            found = port.declare(place.namespace, queue, policy, create=True, kind=kind).wait()
+            found = port.declare(Spec(place.namespace, queue, policy, True, kind)).wait()
         if as_json:
             _print_policy(found)
         else:
@@ -197,7 +200,7 @@ def alter(
         with opened(place) as (_, port):
             found = _existing(port, place, queue, kind)
             before = found.policy
-            port.change(found, "alter", **policy).wait()
+            port.commit(Unit(place.namespace, ((found, Alter(policy)),))).wait()
             found = _existing(port, place, queue, kind)
         if as_json:
             _print_policy(found)
@@ -234,9 +237,9 @@ def delete(
     with output.answering(place):
         with opened(place) as (_, port):
             found = _existing(port, place, queue, kind)
-            stats: QueueStats = port.describe(found).wait()
+            stats: QueueStats = port.describe(OfLog(found)).wait()
             if yes:
-                port.change(found, "delete").wait()
+                port.commit(Unit(place.namespace, ((found, Delete()),))).wait()
         if as_json:
             output.print_json({kind: queue, "messages": stats.depth, "done": yes})
         elif yes:
@@ -254,7 +257,7 @@ def _kind(topic: bool) -> Kind:
 
 
 def _existing(port: Port, place: Place, name: str, kind: Kind) -> Handle:
-    return port.declare(place.namespace, name, {}, create=False, kind=kind).wait()
+    return port.declare(Spec(place.namespace, name, {}, False, kind)).wait()
 
 
 def _print_policy(found: Handle) -> None:

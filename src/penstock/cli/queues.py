@@ -10,10 +10,13 @@ import typer
 from rich.markup import escape
 
 from penstock.broker import calls
-from penstock.broker.port import QueueStats
+from penstock.broker.pauses import pause
 from penstock.cli import output
 from penstock.cli.place import Json, Name, Place, looked_at, opened, placed
 from penstock.errors import InvalidArgument
+from penstock.model.commands import Spec, Unit
+from penstock.model.queries import RedriveSource
+from penstock.model.stats import QueueStats
 
 app = typer.Typer()
 
@@ -189,16 +192,16 @@ def _redrive(
         raise InvalidArgument(f"the rate is {rate}; give a number above 0")
     with opened(place) as (broker, port):
         found: QueueStats = broker.get_queue(queue).stats()
-        log = port.declare(place.namespace, queue, {}, create=False).wait()
+        log = port.declare(Spec(place.namespace, queue, create=False)).wait()
         if to is not None:
             broker.get_queue(to)
-        dead = port.change(log, "redrive").wait()
+        dead = port.describe(RedriveSource(log)).wait()
         total = found.depth if dead is not None and dead.number == log.number else found.dead
-        plan = calls.Redrive(port, dead, where, limit, rate, to)
+        plan = calls.Redriving(dead, where, limit, rate, to)
         with output.progress_of(min(total, limit or total), "Redriving") as advance:
-            while plan.more():
+            while dead is not None and plan.more():
                 before = plan.moved
-                plan.took(plan.step().wait())
+                plan.took(port.commit(Unit(dead.namespace, ((dead, plan.step()),))).wait()[0])
                 advance(plan.moved - before)
-                plan.pause()
+                pause(plan.pause_s())
         return plan.moved

@@ -8,9 +8,12 @@ from typing import Final, Literal, NamedTuple, TypeVar, get_args
 
 import msgspec
 
-from penstock.broker.port import Handle, Port, QueueStats
+from penstock.broker.port import Port
 from penstock.broker.ticket import Ticket
 from penstock.errors import QueueNotFound, TopicNotFound
+from penstock.model.commands import Handle
+from penstock.model.queries import Find, Names, OfLog
+from penstock.model.stats import QueueStats
 
 Order = Literal[
     "activity", "name", "published", "delivered", "acked", "depth", "leased", "dead", "lag", "consumers"
@@ -90,15 +93,15 @@ class Watch:
 
     def look(self) -> Snapshot:
         """What the counters are now."""
-        asked = [self._port.names(self._namespace, kind) for kind in ("queue", "topic")]
+        asked = [self._port.describe(Names(self._namespace, kind)) for kind in ("queue", "topic")]
         names = [name for ticket in asked for name in ticket.wait()]
         known = {name: self._handles[name] for name in names if name in self._handles}
         new = [name for name in names if name not in known]
-        found = _asked(new, lambda name: self._port.find(self._namespace, name))
+        found = _asked(new, lambda name: self._port.describe(Find(self._namespace, name)))
         known.update({name: handle for name, handle in found if handle is not None})
         self._handles = known
         logs: dict[str, QueueStats] = {}
-        for name, stats in _asked(list(known), lambda name: self._port.describe(known[name])):
+        for name, stats in _asked(list(known), lambda name: self._port.describe(OfLog(known[name]))):
             if stats is None:
                 del self._handles[name]
             else:

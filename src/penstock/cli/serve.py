@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 app = typer.Typer()
 
 #: What serving needs beside the command line.
-NEEDED = ("litestar", "uvicorn", "uvloop", "jwt", "structlog", "prometheus_client")
+NEEDED = ("uvicorn", "uvloop", "jwt", "structlog", "prometheus_client")
 
 
 @app.command()

@@ -23,7 +23,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.broker.state_reader import StateReader
 from penstock.cli import output
 from penstock.cli.place import Place, looked_at, placed
@@ -31,6 +30,7 @@ from penstock.cli.rates import ORDERS, Frame, Row, Snapshot, Watch, in_order, ro
 from penstock.cli.stopping import sigterm_interrupts
 from penstock.cli.streams import stdout_is_unread
 from penstock.errors import PenstockError
+from penstock.model.commands import DEFAULT_NAMESPACE
 
 app = typer.Typer()
 

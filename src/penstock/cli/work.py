@@ -16,7 +16,6 @@ from typing import Annotated, Any
 import typer
 
 from penstock import aio
-from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.broker.worker import AioWorker, Worker, is_coroutine_function
 from penstock.cli import INTERRUPTED, output
 from penstock.cli.place import (
@@ -33,6 +32,7 @@ from penstock.cli.place import (
 from penstock.client.connecting import WAIT_S
 from penstock.errors import InvalidArgument
 from penstock.limits import CONCURRENCY_MAX, PREFETCH_MAX
+from penstock.model.commands import DEFAULT_NAMESPACE
 from penstock.names import is_dead_letter_name
 
 app = typer.Typer()

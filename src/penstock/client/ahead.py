@@ -27,11 +27,12 @@ from contextlib import suppress
 from typing import Any, Final, Protocol
 
 from penstock.broker.hand_over import HandOvers
-from penstock.broker.port import Granted, Receipts
+from penstock.broker.port import Granted
 from penstock.client.rows import RemoteHandle, granted
 from penstock.client.running import Halt
 from penstock.clock import SECOND_US, Clock
 from penstock.errors import LeaseLost, PenstockError
+from penstock.model.commands import Receipts
 from penstock.wire import DeliveryRow, Leases
 
 #: A lease is renewed after this part of the visibility timeout: two renewals may fail before it is lost.

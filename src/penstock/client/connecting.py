@@ -13,9 +13,9 @@ from urllib.parse import urlsplit
 
 from penstock import argument
 from penstock.broker import sync
-from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.clock import SECOND_US, Clock, Duration, SystemClock, duration_us
 from penstock.errors import InvalidArgument, MissingExtra
+from penstock.model.commands import DEFAULT_NAMESPACE
 from penstock.names import check_name
 
 if TYPE_CHECKING:

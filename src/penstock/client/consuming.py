@@ -22,7 +22,7 @@ from contextlib import contextmanager, suppress
 from typing import Final
 
 from penstock import wire
-from penstock.broker.port import Granted, How, Receipts
+from penstock.broker.port import Granted
 from penstock.client.ahead import Ahead
 from penstock.client.asking import Ask, Server, closed
 from penstock.client.rows import RemoteHandle, columns, granted
@@ -36,6 +36,7 @@ from penstock.errors import (
     ServerUnavailable,
     TopicNotFound,
 )
+from penstock.model.commands import HandOver, Receipts, Settle
 
 #: The longest that one poll waits: whatever stands between must not take it for dead. A server may answer sooner.
 POLL_S: Final = 20.0
@@ -320,25 +321,23 @@ class Consuming:
 
     # --- settling ---
 
-    async def settle(
-        self, log: RemoteHandle, receipts: Receipts, how: How, delay: float | None = None, error: str | None = None
-    ) -> None:  # fmt: skip
-        body = wire.Settle(how=how, delay=delay, error=error, **columns(receipts))
+    async def settle(self, log: RemoteHandle, command: Settle) -> None:
+        body = wire.Settle(how=command.how, delay=command.delay, error=command.error, **columns(command))
         try:
             await self._server.reply(Ask("POST", log.address("/settle"), body))
         except LeaseLost:
-            self.put_down(log, receipts)
+            self.put_down(log, command)
             if self.parting:
                 raise closed() from None
             raise
-        self.put_down(log, receipts)
+        self.put_down(log, command)
 
     async def unseen(self, log: RemoteHandle, receipts: Receipts) -> None:
-        await self.settle(log, receipts, "unseen")
+        await self.settle(log, Settle(*receipts, "unseen"))
 
-    async def hand_over(self, log: RemoteHandle, receipts: Receipts) -> list[int]:
+    async def hand_over(self, log: RemoteHandle, given: Receipts | HandOver) -> list[int]:
         """Have it recorded that code gets these; the offsets whose lease still holds."""
-        ask = Ask("POST", log.address("/hand-over"), wire.HandOver(**columns(receipts)))
+        ask = Ask("POST", log.address("/hand-over"), wire.HandOver(**columns(given)))
         found = await self._server.ask(ask, wire.HandedOver)
         return [] if found is None else found.offsets
 
@@ -365,7 +364,7 @@ class Consuming:
         self._hand.setdefault(key, (consumer, set()))[1].update(found.offsets)
         self.empty_handed.clear()
 
-    def put_down(self, log: RemoteHandle, receipts: Receipts) -> None:
+    def put_down(self, log: RemoteHandle, receipts: Receipts | Settle) -> None:
         """They are settled, or lost."""
         for offset, number in zip(receipts.offsets, receipts.numbers, strict=True):
             key = (log.number, receipts.group, number)

@@ -17,8 +17,7 @@ from collections.abc import Awaitable, Callable
 from typing import Final
 
 from penstock.client.rows import is_known_again, size_of
-from penstock.errors import PenstockError, ServerUnavailable
-from penstock.journal.commit import fresh_copy
+from penstock.errors import PenstockError, ServerUnavailable, fresh_copy
 from penstock.wire import Item
 
 #: Messages, and bytes, of several callers in one request. A single caller's may be larger.

@@ -11,41 +11,26 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Coroutine, Iterable, Sequence
+from collections.abc import Coroutine
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Final, TypeVar
 from weakref import WeakValueDictionary
 
 import msgspec
 
 from penstock import argument, wire
-from penstock.broker.port import (
-    BrokerStats,
-    Granted,
-    Handle,
-    How,
-    Kind,
-    MessageId,
-    Operation,
-    Page,
-    QueueStats,
-    Receipts,
-    Redriven,
-    What,
-)
-from penstock.broker.scheduling import Recurring
+from penstock.broker.compose import publish_of
+from penstock.broker.port import Arrived, Granted, Page
 from penstock.broker.ticket import Answer, Ticket
-from penstock.broker.trace import Step
-from penstock.broker.transaction import OPERATIONS_MAX
 from penstock.client import rows
 from penstock.client.asking import Ask, Server, closed
 from penstock.client.consuming import EARLY_S, PARTING_S, POLL_S, Consuming, standing_in
 from penstock.client.gathering import Gathering
-from penstock.client.rows import RemoteHandle, seconds
+from penstock.client.rows import RemoteHandle
 from penstock.client.running import Call, Halt, Receiving, Runner
 from penstock.clock import SECOND_US, Clock
-from penstock.engine.filter import Filter, compile_filter
-from penstock.engine.pattern import compile_pattern
+from penstock.engine.filter import compile_filter
 from penstock.errors import (
     BatchTooLarge,
     BrokerClosed,
@@ -53,11 +38,29 @@ from penstock.errors import (
     PenstockError,
     QueueNotFound,
     TopicNotFound,
+    Unsupported,
     WrongKind,
 )
-from penstock.journal.journal import Stats
-from penstock.limits import DELIVERIES_MAX, OFFSET_MAX
-from penstock.message import Message
+from penstock.limits import DELIVERIES_MAX, OFFSET_MAX, STEPS_MAX
+from penstock.model import commands, queries
+from penstock.model.commands import (
+    Attach,
+    Command,
+    DeadLetters,
+    Handle,
+    HandOver,
+    Heartbeat,
+    Pattern,
+    Place,
+    Presence,
+    Publish,
+    Receipts,
+    Settle,
+    Spec,
+    Unit,
+)
+from penstock.model.damage import JournalStats
+from penstock.model.stats import BrokerStats, QueueStats
 from penstock.names import check_name
 from penstock.policy import Policy, checked
 
@@ -115,14 +118,6 @@ class RemotePort:
             raise PenstockError(f"{self._server.url} answered nothing where something was asked")
         return found
 
-    async def _done(self, ask: Ask, *, gone_is_done: bool = False) -> None:
-        """Ask for something that has no answer."""
-        try:
-            await self._server.reply(ask)
-        except GONE as error:
-            if not (gone_is_done and getattr(error, "unanswered", False)):
-                raise
-
     def _handle(self, info: wire.LogInfo) -> RemoteHandle:
         """All that this client has of a log is one handle."""
         policy = rows.policy_of(info.policy)
@@ -135,23 +130,59 @@ class RemotePort:
 
     # --- logs ---
 
-    def declare(
-        self, namespace: str, name: str, policy: dict[str, Any], *, create: bool | None, kind: Kind = "queue"
-    ) -> Ticket[Handle]:
-        name = check_name(name, kind=f"{kind} name", reserved_ok=create is False)
-        given = checked(policy)
+    def declare(self, spec: Spec | DeadLetters) -> Ticket[Handle]:
+        if isinstance(spec, DeadLetters):
+            return self._call(self._declared(Ask("POST", _own(spec.log).address("/dead-letters"))))
+        name = check_name(spec.name, kind=f"{spec.kind} name", reserved_ok=spec.create is False)
+        given = checked(spec.policy)
         Policy.of(**given)
-        target = f"/v1/namespaces/{namespace}/{kind}s/{name}"
+        target = f"/v1/namespaces/{spec.namespace}/{spec.kind}s/{name}"
         ask = Ask("GET", target)
-        if create is not False or given:
-            ask = Ask("PUT", target, wire.Declare(policy=given, create=create), safe=create is not True)
+        if spec.create is not False or given:
+            body = wire.Declare(policy=given, create=spec.create)
+            ask = Ask("PUT", target, body, safe=spec.create is not True)
         return self._call(self._declared(ask))
 
     async def _declared(self, ask: Ask) -> Handle:
         return self._handle(await self._answer(ask, wire.LogInfo))
 
-    def find(self, namespace: str, name: str) -> Ticket[Handle | None]:
-        return self._call(self._found(namespace, check_name(name, reserved_ok=True)))
+    # --- looking ---
+
+    def describe(self, query: queries.Query[T]) -> Ticket[T]:
+        return self._call(self._described(query))
+
+    async def _described(self, query: Any) -> Any:
+        match query:
+            case queries.Find():
+                return await self._found(query.namespace, check_name(query.name, reserved_ok=True))
+            case queries.Names():
+                target = f"/v1/namespaces/{query.namespace}/{query.kind}s"
+                return (await self._answer(Ask("GET", target), wire.Names)).names
+            case queries.Namespaces():
+                return (await self._answer(Ask("GET", "/v1/namespaces"), wire.Names)).names
+            case queries.OfLog():
+                return await self._answer(Ask("GET", _own(query.log).address("/stats")), QueueStats)
+            case queries.OfNamespace():
+                return await self._stats(query.namespace)
+            case queries.Lag():
+                target = _own(query.log).address(f"/groups/{query.group}/lag")
+                return (await self._answer(Ask("GET", target), wire.Lag)).lag
+            case queries.Locate():
+                found = _own(query.log)
+                _require_place(query.place, found)
+                return await self._offset(Ask("POST", found.address("/locate"), rows.place(query.place)))
+            case queries.Timeline():
+                if not 0 <= query.id <= ID_MAX:
+                    return []  # no message was ever given such an id
+                target = f"/v1/namespaces/{query.namespace}/messages/{query.id}/trace"
+                return (await self._answer(Ask("GET", target), wire.Timeline)).steps
+            case queries.RedriveSource():
+                ask = Ask("POST", _own(query.log).address("/redrive-source"))
+                source = await self._server.ask(ask, wire.LogInfo)
+                return None if source is None else self._handle(source)
+        raise Unsupported(
+            f"{type(query).__name__} is not asked over HTTP: ask the embedded broker, in the server's process"
+        )
 
     async def _found(self, namespace: str, name: str) -> Handle | None:
         for kind in ("queues", "topics"):
@@ -159,53 +190,145 @@ class RemotePort:
                 return await self._declared(Ask("GET", f"/v1/namespaces/{namespace}/{kind}/{name}"))
         return None
 
-    def names(self, namespace: str, kind: Kind = "queue") -> Ticket[list[str]]:
-        return self._call(self._names(namespace, kind))
-
-    async def _names(self, namespace: str, kind: Kind) -> list[str]:
-        return (await self._answer(Ask("GET", f"/v1/namespaces/{namespace}/{kind}s"), wire.Names)).names
-
-    def describe(self, log: Handle) -> Ticket[QueueStats]:
-        return self._ask(Ask("GET", _own(log).address("/stats")), QueueStats)
-
-    def stats(self, namespace: str) -> Ticket[BrokerStats]:
-        return self._call(self._stats(namespace))
-
     async def _stats(self, namespace: str) -> BrokerStats:
         found = await self._answer(Ask("GET", f"/v1/namespaces/{namespace}"), BrokerStats)
         with suppress(msgspec.ValidationError):  # of another version: as it came
             if found.journal is not None:
-                return msgspec.structs.replace(found, journal=msgspec.convert(found.journal, Stats))
+                return msgspec.structs.replace(found, journal=msgspec.convert(found.journal, JournalStats))
         return found
 
-    def change(self, log: Handle, what: What, **policy: Any) -> Ticket[Any]:
-        found, given = _own(log), checked(policy)
-        number = f"?log={found.number}"
-        if what == "alter":
-            return self._call(self._declared(Ask("PATCH", found.whole + number, wire.Alter(policy=given))))
-        if what == "delete":
-            return self._call(self._done(Ask("DELETE", found.whole + number), gone_is_done=True))
-        if what == "purge":
-            return self._call(self._count(Ask("POST", found.address("/purge"), safe=False)))
-        source = "/redrive-source" if what == "redrive" else "/dead-letters"
-        return self._call(self._maybe(Ask("POST", found.address(source))))
+    async def _offset(self, ask: Ask) -> Any:
+        return (await self._answer(ask, wire.Offset)).offset
 
-    async def _count(self, ask: Ask) -> int:
-        return (await self._answer(ask, wire.Count)).count
+    def read(
+        self, log: Handle, place: int | str | Place, count: int, *, wait_us: int | None = 0
+    ) -> Ticket[Page]:
+        found = _own(log)
+        if isinstance(place, str):
+            return self._call(self._upcoming(Ask("GET", found.address("/peek", count=count))))
+        self._require_open()
+        halt = Halt()
+        return Receiving(self._runner, self._read(found, place, count, wait_us, halt), halt)
 
-    async def _maybe(self, ask: Ask) -> Handle | None:
-        found = await self._server.ask(ask, wire.LogInfo)
-        return None if found is None else self._handle(found)
+    async def _upcoming(self, ask: Ask) -> Page:
+        found = await self._answer(ask, wire.Messages)
+        return rows.page(wire.PageReply(messages=found.messages, next=0, missed=0))
 
-    # --- publishing ---
+    async def _read(
+        self, log: RemoteHandle, place: int | Place, count: int, wait_us: int | None, halt: Halt
+    ) -> Page:
+        """Ask for a page until there is something, the time is over, or the caller waits no longer."""
+        offset = await self._described(queries.Locate(log, place)) if isinstance(place, Place) else place
+        end_us = None if wait_us is None else self.clock.monotonic_us() + wait_us
+        with standing_in(halt, self._consuming.halts):
+            while True:
+                asked_us = self.clock.monotonic_us()
+                left_s = POLL_S if end_us is None else min(POLL_S, max(0, end_us - asked_us) / SECOND_US)
+                target = log.address("/messages", offset=offset, count=count, wait=left_s)
+                reply = await self._server.ask(Ask("GET", target, wait_s=left_s), wire.PageReply, halt)
+                if self._consuming.closing:
+                    raise closed()
+                now_us = self.clock.monotonic_us()
+                if reply is None:
+                    return Page([], offset, 0)
+                if reply.messages or halt.said or (end_us is not None and now_us >= end_us):
+                    return rows.page(reply)
+                if now_us < asked_us + left_s * SECOND_US:
+                    await asyncio.sleep(EARLY_S)
 
-    def publish(self, log: Handle, messages: Iterable[bytes | Message]) -> Ticket[Sequence[int]]:
-        found, items = _own(log), rows.items(messages)
-        if not items:
+    def position(self, log: Handle, reader: str) -> Ticket[int | None]:
+        return self._call(self._offset(Ask("GET", _own(log).address(f"/readers/{reader}"))))
+
+    def arrivals(self, log: Handle, group: str, tell: Arrived | None) -> None:  # noqa: ARG002
+        raise Unsupported("arrivals are told in the broker's own process: over HTTP, lease with a wait")
+
+    # --- units ---
+
+    def commit(self, unit: Unit) -> Ticket[list[Any]]:
+        if len(unit.steps) > STEPS_MAX:
+            raise BatchTooLarge(
+                f"a transaction of {len(unit.steps)} steps is over the bound of {STEPS_MAX}: make it several"
+            )
+        if not unit.steps:
             return self._call(_at_once([]))
-        return self._call(self._published(found, items))
+        if len(unit.steps) > 1:
+            return self._call(self._transacted(unit, [_step(unit.namespace, *one) for one in unit.steps]))
+        ((target, command),) = unit.steps
+        if isinstance(command, Publish) and isinstance(target, Handle):
+            return self._call(self._published(_own(target), rows.items(command)))
+        if isinstance(command, Publish):
+            return self._call(self._routed(unit.namespace, target, rows.items(command)))
+        if isinstance(command, Settle) and not command.offsets:
+            raise InvalidArgument("nothing is given to settle")
+        is_settling = isinstance(command, Settle | HandOver)
+        return self._call(self._alone(_own(target), command), settling=is_settling)
 
-    async def _published(self, log: RemoteHandle, items: list[bytes | wire.Item]) -> Sequence[int]:
+    async def _alone(self, log: RemoteHandle, command: Command) -> list[Any]:
+        return [await self._done(log, command)]
+
+    async def _done(self, log: RemoteHandle, command: Command) -> Any:
+        """Ask for one command; its answer."""
+        body: Any
+        match command:
+            case Settle():
+                return await self._consuming.settle(log, command)
+            case HandOver():
+                return await self._consuming.hand_over(log, command)
+            case commands.Cancel():
+                _require_id(command.id, log)
+                return await self._was(Ask("DELETE", log.address(f"/messages/{command.id}"), safe=False))
+            case commands.Schedule():
+                (item,) = rows.items(publish_of([command.message]))
+                body = wire.Schedule(
+                    cron=command.cron, message=item, timezone=command.timezone, missed=command.missed
+                )
+                return await self._was(Ask("PUT", log.address(f"/schedules/{command.name}"), body))
+            case commands.Unschedule():
+                return await self._was(Ask("DELETE", log.address(f"/schedules/{command.name}"), safe=False))
+            case commands.OpenGroup():
+                return await self._opened(log, command)
+            case commands.CloseGroup():
+                await self._empty(Ask("DELETE", log.address(f"/groups/{command.group}")), gone_is_done=True)
+            case commands.Seek():
+                _require_place(command.place, log)
+                target = log.address(f"/groups/{command.group}/seek")
+                await self._empty(Ask("POST", target, rows.place(command.place)))
+                self._consuming.sent_elsewhere(log, command.group)
+            case commands.Commit():
+                body = wire.Commit(offset=command.offset, holds=command.holds)
+                return await self._offset(Ask("PUT", log.address(f"/readers/{command.reader}"), body))
+            case commands.Forget():
+                await self._empty(Ask("DELETE", log.address(f"/readers/{command.reader}")))
+            case commands.Alter():
+                body = commands.Alter(checked(command.policy))
+                await self._declared(Ask("PATCH", f"{log.whole}?log={log.number}", body))
+            case commands.Delete():
+                await self._empty(Ask("DELETE", f"{log.whole}?log={log.number}"), gone_is_done=True)
+                log.deleted = True
+            case commands.Purge():
+                ask = Ask("POST", log.address("/purge"), safe=False)
+                return (await self._answer(ask, wire.Count)).count
+            case commands.Redrive():
+                ask = Ask("POST", log.address("/redrive"), command, safe=False)
+                return await self._answer(ask, commands.Redriven)
+            case _:
+                raise Unsupported(f"{type(command).__name__} is not done over HTTP: use the embedded broker")
+        return None
+
+    async def _empty(self, ask: Ask, *, gone_is_done: bool = False) -> None:
+        """Ask for something that has no answer."""
+        try:
+            await self._server.reply(ask)
+        except GONE as error:
+            if not (gone_is_done and getattr(error, "unanswered", False)):
+                raise
+
+    async def _was(self, ask: Ask) -> bool:
+        return (await self._answer(ask, wire.Was)).was
+
+    async def _published(self, log: RemoteHandle, items: list[bytes | wire.Item]) -> list[Any]:
+        if not items:
+            return [[]]
         if log.outgoing is None:
 
             async def send(items: list[bytes | wire.Item], safe: bool) -> list[int]:
@@ -214,127 +337,73 @@ class RemotePort:
 
             log.outgoing = Gathering(send, lambda: log.policy.dedup_window, self._server.trying_s)
         gathering: Gathering = log.outgoing
-        return await gathering.publish(items)
+        return [await gathering.publish(items)]
 
-    def route(self, namespace: str, pattern: str, message: bytes | Message) -> Ticket[dict[str, int]]:
-        wanted, (item,) = compile_pattern(pattern), rows.items([message])
-        body = wire.Route(pattern=wanted.text, message=item)
-        target = f"/v1/namespaces/{namespace}/route"
-        # For how long those whom it reaches remember a dedup id is not known here.
-        return self._call(self._routed(Ask("POST", target, body, safe=False)))
+    async def _routed(self, namespace: str, target: Any, items: list[bytes | wire.Item]) -> list[Any]:
+        """Publish to the queue of a name, or to all that match a pattern."""
+        if isinstance(target, Pattern):
+            (item,) = items
+            # For how long those whom it reaches remember a dedup id is not known here.
+            ask = Ask("POST", f"/v1/namespaces/{namespace}/route", wire.Route(pattern=target.text, message=item), safe=False)  # fmt: skip
+            found = await self._answer(ask, wire.Routed)
+            return [{name: [given] for name, given in found.ids.items()}]
+        ask = Ask("POST", f"/v1/namespaces/{namespace}/logs/{target}/messages", wire.Publish(messages=items), safe=False)  # fmt: skip
+        return [(await self._answer(ask, wire.Ids)).ids]
 
-    async def _routed(self, ask: Ask) -> dict[str, int]:
-        return (await self._answer(ask, wire.Routed)).ids
-
-    def transact(self, namespace: str, operations: Sequence[Operation]) -> Ticket[list[int]]:
-        if len(operations) > OPERATIONS_MAX:
-            raise BatchTooLarge(
-                f"a transaction of {len(operations)} steps is over the bound of {OPERATIONS_MAX}: make it several"
-            )
-        steps = [_step(namespace, one) for one in operations]
-        if not steps:
-            return self._call(_at_once([]))
-        target = f"/v1/namespaces/{namespace}/transactions"
+    async def _transacted(self, unit: Unit, steps: list[wire.Operation]) -> list[Any]:
+        target = f"/v1/namespaces/{unit.namespace}/transactions"
         ask = Ask("POST", target, wire.Transact(steps=steps), safe=False)  # nothing tells that it was done
-        return self._call(self._transacted(ask, operations))
+        ids = iter((await self._answer(ask, wire.Ids)).ids)
+        answers: list[Any] = []
+        for target_, command in unit.steps:
+            if isinstance(command, Settle):
+                self._consuming.put_down(_own(target_), command)
+                answers.append(None)
+            else:
+                answers.append(list(islice(ids, len(command.payloads))))  # type: ignore[attr-defined]
+        return answers
 
-    async def _transacted(self, ask: Ask, operations: Sequence[Operation]) -> list[int]:
-        ids = (await self._answer(ask, wire.Ids)).ids
-        for one in operations:
-            if one.receipts is not None:
-                self._consuming.put_down(_own(one.log), one.receipts)
-        return ids
+    # --- groups and consumers ---
 
-    def cancel(self, log: Handle, id: int) -> Ticket[bool]:
-        found = _own(log)
-        _require_id(id, found)
-        return self._call(self._was(Ask("DELETE", found.address(f"/messages/{id}"), safe=False)))
+    def _silence(self, given: float | None) -> float:
+        return self.silence_s if given is None else given
 
-    async def _was(self, ask: Ask) -> bool:
-        return (await self._answer(ask, wire.Was)).was
-
-    def schedule(self, log: Handle, name: str, recurring: Recurring | None) -> Ticket[bool]:
-        target = _own(log).address(f"/schedules/{name}")
-        if recurring is None:
-            return self._call(self._was(Ask("DELETE", target, safe=False)))
-        item = wire.Item(
-            payload=recurring.payload, headers=recurring.headers, key=recurring.key, priority=recurring.priority,
-            ttl=seconds(recurring.ttl_us),
-        )  # fmt: skip
-        when = recurring.when
-        body = wire.Schedule(cron=when.cron, message=item, timezone=when.timezone, missed=recurring.missed)
-        return self._call(self._was(Ask("PUT", target, body)))
-
-    # --- groups ---
-
-    def open_group(
-        self, log: Handle, group: str, *, filter: str | None, strategy: str | None, start: Any, durable: bool,
-        consumer: str | None = None, silence_us: int | None = None, prefetch: int = 1,
-    ) -> Ticket[str | None]:  # fmt: skip
-        found = _own(log)
-        _require_place(start, found)
+    async def _opened(self, log: RemoteHandle, command: commands.OpenGroup) -> str | None:
+        group = command.group
+        if command.start is not None:
+            _require_place(command.start, log)
         terms = wire.OpenGroup(
-            filter=None if filter is None else str(compile_filter(filter)), strategy=strategy,
-            start=rows.place(start), durable=durable, consumer=consumer,
-            silence=None if consumer is None else self._silence(silence_us),
+            filter=None if command.filter is None else str(compile_filter(command.filter)),
+            strategy=command.strategy, start=command.start and rows.place(command.start),
+            durable=command.durable, consumer=command.consumer,
+            silence=None if command.consumer is None else self._silence(command.silence),
         )  # fmt: skip
-        return self._call(self._opened(found, group, terms, seconds(silence_us), prefetch))
-
-    def _silence(self, given_us: int | None) -> float:
-        return self.silence_s if given_us is None else given_us / SECOND_US
-
-    async def _opened(
-        self, log: RemoteHandle, group: str, terms: wire.OpenGroup, silence: float | None, prefetch: int
-    ) -> str | None:
         if terms.consumer is None:
-            await self._done(Ask("PUT", log.address(f"/groups/{group}"), terms))
+            await self._empty(Ask("PUT", log.address(f"/groups/{group}"), terms))
             return None
         name = await self._consuming.attach(log, group, terms)
-        return self._consuming.came(log, group, name, silence, prefetch, terms)
+        return self._consuming.came(log, group, name, command.silence, command.prefetch, terms)
 
-    def close_group(self, log: Handle, group: str) -> Ticket[None]:
-        target = _own(log).address(f"/groups/{group}")
-        return self._call(self._done(Ask("DELETE", target), gone_is_done=True))
-
-    def seek(self, log: Handle, group: str, place: Any) -> Ticket[None]:
-        _require_place(place, _own(log))
-        return self._call(self._sought(_own(log), group, rows.place(place)))
-
-    async def _sought(self, log: RemoteHandle, group: str, place: wire.Place) -> None:
-        await self._done(Ask("POST", log.address(f"/groups/{group}/seek"), place))
-        self._consuming.sent_elsewhere(log, group)
-
-    def lag(self, log: Handle, group: str) -> Ticket[int]:
-        return self._call(self._lag(Ask("GET", _own(log).address(f"/groups/{group}/lag"))))
-
-    async def _lag(self, ask: Ask) -> int:
-        return (await self._answer(ask, wire.Lag)).lag
-
-    def attach(
-        self, log: Handle, group: str, consumer: str, silence_us: int | None = None, prefetch: int = 1
-    ) -> Ticket[str]:
-        body = wire.Attach(consumer=consumer, silence=self._silence(silence_us))
-        return self._call(self._attached(_own(log), group, body, seconds(silence_us), prefetch))
-
-    async def _attached(
-        self, log: RemoteHandle, group: str, body: wire.Attach, silence: float | None, prefetch: int
-    ) -> str:
-        name = await self._consuming.attach(log, group, body)
-        return self._consuming.came(log, group, name, silence, prefetch, body)
-
-    def heartbeat(self, log: Handle, group: str, consumer: str) -> Ticket[bool]:
-        return self._call(self._consuming.heartbeat(_own(log), group, consumer), settling=True)
-
-    def release(self, log: Handle, group: str, consumer: str, *, retire: bool = False) -> Ticket[None]:
+    def consumer(self, log: Handle, group: str, presence: Presence) -> Ticket[Any]:
+        found = _own(log)
+        if isinstance(presence, Attach):
+            return self._call(self._attached(found, group, presence))
+        if isinstance(presence, Heartbeat):
+            return self._call(self._consuming.heartbeat(found, group, presence.consumer), settling=True)
         if self._consuming.closing:
             return Answer(None)  # closing the connection gives back what everybody has
-        return self._call(self._consuming.release(_own(log), group, consumer, retire=retire))
+        return self._call(self._consuming.release(found, group, presence.consumer, retire=presence.retire))
 
-    # --- receiving and settling ---
+    async def _attached(self, log: RemoteHandle, group: str, coming: Attach) -> str:
+        body = wire.Attach(consumer=coming.consumer, silence=self._silence(coming.silence))
+        name = await self._consuming.attach(log, group, body)
+        return self._consuming.came(log, group, name, coming.silence, coming.prefetch, body)
+
+    # --- receiving ---
 
     def lease(
-        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
-        ahead: int = 0,
+        self, log: Handle, group: str, count: int, *, consumer: str | None = None, wait_us: int | None = 0,
+        settle: bool = False, ahead: int = 0, bytes_max: int | None = None, rides: bool = False,  # noqa: ARG002  # the server's
     ) -> Ticket[Granted | None]:  # fmt: skip
         if type(count) is not int or not 1 <= count <= DELIVERIES_MAX:
             raise InvalidArgument(
@@ -342,7 +411,7 @@ class RemotePort:
             )
         found, halt = _own(log), Halt()
         self._require_open()
-        work = self._consuming.lease(found, group, count, consumer, wait_us, keep, halt, ahead)
+        work = self._consuming.lease(found, group, count, consumer, wait_us, not settle, halt, ahead)
         return Receiving(self._runner, work, halt, lambda granted: self._not_wanted(found, granted))
 
     def _require_open(self) -> None:
@@ -354,108 +423,8 @@ class RemotePort:
         with suppress(BrokerClosed):
             self._runner.begin(self._consuming.give_back(log, granted))
 
-    def settle(
-        self,
-        log: Handle,
-        receipts: Receipts,
-        how: How,
-        *,
-        delay_us: int | None = None,
-        error: str | None = None,
-    ) -> Ticket[None]:
-        if not receipts.offsets:
-            raise InvalidArgument("nothing is given to settle")
-        work = self._consuming.settle(_own(log), receipts, how, seconds(delay_us), error)
-        return self._call(work, settling=True)
-
-    def hand_over(self, log: Handle, receipts: Receipts) -> Ticket[list[int]]:
-        return self._call(self._consuming.hand_over(_own(log), receipts), settling=True)
-
-    def extend(self, log: Handle, receipts: Receipts, wait_us: int) -> Ticket[None]:
-        return self._call(
-            self._consuming.renew(_own(log), receipts, wait_us / SECOND_US), settling=True
-        )  # fmt: skip
-
-    # --- looking ---
-
-    def peek(self, log: Handle, count: int) -> Ticket[list[Message]]:
-        return self._call(self._peeked(Ask("GET", _own(log).address("/peek", count=count))))
-
-    async def _peeked(self, ask: Ask) -> list[Message]:
-        return [rows.message(row) for row in (await self._answer(ask, wire.Messages)).messages]
-
-    def read(self, log: Handle, offset: int, count: int) -> Ticket[Page]:
-        target = _own(log).address("/messages", offset=offset, count=count)
-        return self._call(self._read(Ask("GET", target)))
-
-    async def _read(self, ask: Ask) -> Page:
-        return rows.page(await self._answer(ask, wire.PageReply))
-
-    def watch(self, log: Handle, offset: int, *, wait_us: int | None) -> Ticket[Any]:
-        self._require_open()
-        halt = Halt()
-        return Receiving(self._runner, self._watched(_own(log), offset, wait_us, halt), halt)
-
-    async def _watched(self, log: RemoteHandle, offset: int, wait_us: int | None, halt: Halt) -> None:
-        end_us = None if wait_us is None else self.clock.monotonic_us() + wait_us
-        with standing_in(halt, self._consuming.halts):
-            while True:
-                asked_us = self.clock.monotonic_us()
-                left_s = POLL_S if end_us is None else min(POLL_S, max(0, end_us - asked_us) / SECOND_US)
-                ask = Ask("GET", log.address("/watch", offset=offset, wait=left_s), wait_s=left_s)
-                found = await self._server.ask(ask, wire.Was, halt)
-                if self._consuming.closing:
-                    raise closed()
-                now_us = self.clock.monotonic_us()
-                if found is None or found.was or (end_us is not None and now_us >= end_us):
-                    return
-                if now_us < asked_us + left_s * SECOND_US:
-                    await asyncio.sleep(EARLY_S)
-
-    def locate(self, log: Handle, place: Any) -> Ticket[int]:
-        found = _own(log)
-        _require_place(place, found)
-        return self._call(self._offset(Ask("POST", found.address("/locate"), rows.place(place))))
-
-    async def _offset(self, ask: Ask) -> Any:
-        return (await self._answer(ask, wire.Offset)).offset
-
-    def position(
-        self, log: Handle, reader: str, offset: int | None, *, holds: bool | None = None, forget: bool = False
-    ) -> Ticket[int | None]:
-        target = _own(log).address(f"/readers/{reader}")
-        if forget:
-            return self._call(self._done(Ask("DELETE", target)))
-        if offset is None and holds is None:
-            return self._call(self._offset(Ask("GET", target)))
-        return self._call(self._offset(Ask("PUT", target, wire.Commit(offset=offset, holds=holds))))
-
-    def trace(self, namespace: str, id: int) -> Ticket[list[Step]]:
-        if not 0 <= id <= ID_MAX:
-            return self._call(_at_once([]))  # nobody was ever given such an id
-        return self._call(self._steps(Ask("GET", f"/v1/namespaces/{namespace}/messages/{id}/trace")))
-
-    async def _steps(self, ask: Ask) -> list[Step]:
-        return (await self._answer(ask, wire.Timeline)).steps
-
-    def redrive(
-        self,
-        log: Handle,
-        count: int,
-        *,
-        where: Filter | None,
-        to: str | None,
-        span: range | None,
-    ) -> Ticket[Redriven]:
-        body = wire.Redrive(
-            count=count, where=None if where is None else str(where), to=to,
-            span=None if span is None else (span.start, span.stop),
-        )  # fmt: skip
-        return self._call(self._redriven(Ask("POST", _own(log).address("/redrive"), body, safe=False)))
-
-    async def _redriven(self, ask: Ask) -> Redriven:
-        found = await self._answer(ask, wire.RedriveReply)
-        return Redriven(found.moved, range(*found.left))
+    def extend(self, log: Handle, receipts: Receipts, seconds: float) -> Ticket[None]:
+        return self._call(self._consuming.renew(_own(log), receipts, seconds), settling=True)
 
     # --- the end ---
 
@@ -503,28 +472,30 @@ async def _at_once(value: T) -> T:
     return value
 
 
-def _own(log: Handle | str) -> RemoteHandle:
+def _own(log: object) -> RemoteHandle:
     if not isinstance(log, RemoteHandle):
-        raise InvalidArgument(f"{log!r} is not a queue or topic of this broker")
+        raise InvalidArgument(f"{argument.quoted(log)} is not a queue or topic of this broker")
     return log
 
 
-def _step(namespace: str, one: Operation) -> wire.Operation:
+def _step(namespace: str, target: Any, command: Command) -> wire.Operation:
     """A step of a transaction as it travels."""
-    if one.receipts is None:
-        name, number = one.log if isinstance(one.log, str) else one.log.name, None
-        if not isinstance(one.log, str):
-            number = one.log.number
-        return wire.Operation(log=name, number=number, messages=rows.items(list(one.messages)))
-    log = _own(one.log)
+    if isinstance(command, Publish):
+        name, number = (target.name, target.number) if isinstance(target, Handle) else (target, None)
+        return wire.Operation(log=name, number=number, messages=rows.items(command))
+    if not isinstance(command, Settle):
+        raise Unsupported(
+            f"{type(command).__name__} is not done beside others over HTTP: do it by itself, or use the embedded broker"
+        )
+    log = _own(target)
     if log.namespace != namespace:
         raise InvalidArgument(
             f"a delivery of the namespace {log.namespace!r} cannot be settled in a transaction of {namespace!r}: "
             "begin it where the delivery is from"
         )
     return wire.Operation(
-        log=log.name, number=log.number, how=one.how, delay=seconds(one.delay_us), error=one.error,
-        **rows.columns(one.receipts),
+        log=log.name, number=log.number, how=command.how, delay=command.delay, error=command.error,
+        group=command.group, offsets=command.offsets, numbers=command.numbers,
     )  # fmt: skip
 
 
@@ -536,8 +507,8 @@ def _require_id(id: int, log: RemoteHandle) -> None:
         )
 
 
-def _require_place(place: Any, log: RemoteHandle) -> None:
-    if isinstance(place, MessageId):
-        _require_id(place.id, log)
-    elif isinstance(place, int) and not 0 <= place <= OFFSET_MAX:
-        raise InvalidArgument(f"offset {argument.quoted(place)} is not stored in {log.name!r}")
+def _require_place(place: Place, log: RemoteHandle) -> None:
+    if place.message_id is not None:
+        _require_id(place.message_id, log)
+    elif place.offset is not None and not 0 <= place.offset <= OFFSET_MAX:
+        raise InvalidArgument(f"offset {argument.quoted(place.offset)} is not stored in {log.name!r}")

@@ -5,45 +5,40 @@ What is sent is checked here as the embedded broker checks it, so that a wrong a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import repeat
 from typing import Any, Final, cast
 
 from penstock import wire
-from penstock.broker.port import Granted, Kind, MessageId, Page, Receipts
-from penstock.broker.shelf import Run
-from penstock.clock import SECOND_US, duration_us, to_datetime, to_us
-from penstock.engine.events import Batch
-from penstock.errors import BatchTooLarge, InvalidArgument
-from penstock.limits import MESSAGE_BYTES_MAX, MESSAGES_MAX
-from penstock.message import Message, check
+from penstock.broker.port import Granted, Page
+from penstock.clock import SECOND_US, to_datetime, to_us
+from penstock.model.batch import Batch, Run
+from penstock.model.commands import Handle, HandOver, Place, Publish, Receipts, Settle
 from penstock.policy import Policy
 
 _FIRST_US: Final = to_us(datetime.min.replace(tzinfo=UTC))
 
 
-class RemoteHandle:
+class RemoteHandle(Handle, eq=False, weakref=True):
     """A log on a server. All that one client has of a log is one handle, so all of it sees a policy that was altered."""
 
-    __slots__ = ("__weakref__", "kind", "name", "namespace", "number", "outgoing", "path", "policy", "whole")
+    outgoing: Any = None  # what gathers its publishes
 
-    def __init__(self, namespace: str, name: str, kind: Kind, number: int, policy: Policy) -> None:
-        self.namespace = namespace
-        self.name = name
-        self.kind = kind
-        self.number = number
-        self.policy = policy
-        self.outgoing: Any = None  # what gathers its publishes
-        self.path = f"/v1/namespaces/{namespace}/logs/{name}"
-        self.whole = f"/v1/namespaces/{namespace}/{kind}s/{name}"
+    @property
+    def path(self) -> str:
+        """The address of what is in it."""
+        return f"/v1/namespaces/{self.namespace}/logs/{self.name}"
+
+    @property
+    def whole(self) -> str:
+        """The address of the log itself."""
+        return f"/v1/namespaces/{self.namespace}/{self.kind}s/{self.name}"
 
     def address(self, rest: str = "", **query: object) -> str:
         """Of something in it. The number goes along: a log that was made again under its name is another one."""
         asked = "".join(f"&{name}={value}" for name, value in query.items() if value is not None)
         return f"{self.path}{rest}?log={self.number}{asked}"
-
-    def __repr__(self) -> str:
-        return f"RemoteHandle({self.namespace!r}, {self.name!r}, {self.number})"
 
 
 def policy_of(given: dict[str, Any]) -> Policy:
@@ -60,43 +55,33 @@ def moment(given: datetime) -> datetime:
     return to_datetime(max(to_us(given), _FIRST_US))
 
 
-def seconds(us: int | None) -> float | None:
+def items(command: Publish) -> list[bytes | wire.Item]:
+    """Messages that are about to be published, as they travel."""
+    columns = command.columns
+    if columns is None:
+        return cast("list[bytes | wire.Item]", command.payloads)
+    names = ("headers", "key", "priority", "delay_us", "deliver_at", "ttl_us", "expires_at", "dedup_id")
+    values = (getattr(columns, name) for name in names)
+    each = [value if isinstance(value, list) else repeat(value) for value in values]
+    return [_item(payload, *row) for payload, *row in zip(command.payloads, *each, strict=False)]
+
+
+def _item(
+    payload: bytes, headers: dict[str, str] | None, key: str | None, priority: int, delay_us: int | None,
+    deliver_at: int | None, ttl_us: int | None, expires_at: int | None, dedup_id: str | None,
+) -> wire.Item:  # fmt: skip
+    return wire.Item(
+        payload=payload, headers=headers or {}, key=key, priority=priority, delay=_seconds(delay_us),
+        deliver_at=_moment(deliver_at), ttl=_seconds(ttl_us), expires_at=_moment(expires_at), dedup_id=dedup_id,
+    )  # fmt: skip
+
+
+def _seconds(us: int | None) -> float | None:
     return None if us is None else us / SECOND_US
 
 
-def item(given: bytes | Message) -> bytes | wire.Item:
-    """A message that is about to be published."""
-    if type(given) is bytes:
-        return given
-    message = check(given if issubclass(type(given), Message) else Message(given), MESSAGE_BYTES_MAX)  # type: ignore[arg-type]
-    return wire.Item(
-        payload=message.payload,
-        headers=message.headers,
-        key=message.key,
-        priority=message.priority,
-        delay=None if message.delay is None else duration_us(message.delay, "delay") / SECOND_US,
-        deliver_at=None if message.deliver_at is None else moment(message.deliver_at),
-        ttl=None if message.ttl is None else duration_us(message.ttl, "ttl") / SECOND_US,
-        expires_at=None if message.expires_at is None else moment(message.expires_at),
-        dedup_id=message.dedup_id,
-    )
-
-
-def items(messages: Iterable[bytes | Message]) -> list[bytes | wire.Item]:
-    """Messages that are about to be published."""
-    kind = type(messages)
-    if issubclass(kind, bytes | str | Message) or not issubclass(kind, Iterable):
-        raise InvalidArgument(
-            f"messages is a {kind.__name__}; give a list of bytes or Message, or use publish for one"
-        )
-    given = list(messages)
-    if len(given) > MESSAGES_MAX:
-        raise BatchTooLarge(
-            f"a batch of {len(given)} messages is over the bound of {MESSAGES_MAX}: make it several"
-        )
-    if set(map(type, given)) == {bytes}:
-        return cast("list[bytes | wire.Item]", given)
-    return [item(one) for one in given]
+def _moment(us: int | None) -> datetime | None:
+    return None if us is None else to_datetime(max(us, _FIRST_US))
 
 
 def size_of(one: bytes | wire.Item) -> int:
@@ -112,18 +97,14 @@ def is_known_again(one: bytes | wire.Item) -> bool:
     return type(one) is not bytes and cast(wire.Item, one).dedup_id is not None
 
 
-def place(given: Any) -> wire.Place:
-    if isinstance(given, MessageId):
-        return wire.Place(message_id=given.id)
-    if isinstance(given, datetime):
-        return wire.Place(timestamp=moment(given))
-    if isinstance(given, str):
-        return wire.Place(at=given)  # type: ignore[arg-type]
-    return wire.Place(offset=given)
+def place(given: Place) -> Place:
+    """A place as it travels: its time in UTC."""
+    return given if given.timestamp is None else Place(timestamp=moment(given.timestamp))
 
 
-def columns(receipts: Receipts) -> dict[str, Any]:
-    return {"group": receipts.group, "offsets": list(receipts.offsets), "numbers": list(receipts.numbers)}
+def columns(held: Receipts | Settle | HandOver) -> dict[str, Any]:
+    """Which leases are meant, as it travels."""
+    return {"group": held.group, "offsets": list(held.offsets), "numbers": list(held.numbers)}
 
 
 # --- in ---
@@ -140,6 +121,7 @@ def granted(rows: Sequence[wire.DeliveryRow], group: str, number: int) -> Grante
         priority=[row.priority for row in rows],
         key=[row.key for row in rows],
         headers=[row.headers or None for row in rows],
+        properties=[row.properties for row in rows],
     )
     return Granted(
         group,
@@ -148,13 +130,6 @@ def granted(rows: Sequence[wire.DeliveryRow], group: str, number: int) -> Grante
         [row.attempt for row in rows],
         [Run(batch, 0, len(rows))],
     )
-
-
-def message(row: wire.MessageRow) -> Message:
-    return Message(
-        row.payload, headers=row.headers, key=row.key, priority=row.priority, deliver_at=row.deliver_at,
-        expires_at=row.expires_at, dedup_id=row.dedup_id, id=row.id, offset=row.offset, timestamp=row.timestamp,
-    )  # fmt: skip
 
 
 def page(reply: wire.PageReply) -> Page:
@@ -179,5 +154,6 @@ def _stored(rows: list[wire.MessageRow]) -> Batch:
         key=[row.key for row in rows],
         dedup_id=[row.dedup_id for row in rows],
         headers=[row.headers or None for row in rows],
+        properties=[row.properties for row in rows],
         first=rows[0].offset,
     )

@@ -7,9 +7,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from penstock.engine.events import Batch, Event, Leased, Offsets, Settled
+from penstock.engine.events import Event, Leased, Offsets, Settled
 from penstock.engine.group import Group
-from penstock.engine.log import Kind, Log
+from penstock.engine.log import Log
+from penstock.model.batch import Batch
+from penstock.model.commands import Kind
 from penstock.policy import Policy
 
 

@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Final
 from penstock.clock import SECOND_US
 from penstock.engine import letter, overflow
 from penstock.engine.change import Change, Content, add_row, empty_batch
-from penstock.engine.events import Batch, Outcome, Settled
+from penstock.engine.events import Outcome, Settled
 from penstock.engine.group import Group
-from penstock.engine.log import DEFAULT_GROUP, Log
+from penstock.engine.log import Log
 from penstock.errors import DiskFull
 from penstock.limits import ERROR_CHARS_MAX
+from penstock.model.batch import Batch
+from penstock.model.commands import DEFAULT_GROUP
 from penstock.names import is_dead_letter_name
 from penstock.ranges import RangeSet
 

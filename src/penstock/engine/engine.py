@@ -46,7 +46,6 @@ from penstock.engine.events import (
     EVERYBODY,
     FOR_EVERYBODY,
     Action,
-    Batch,
     Declared,
     Leased,
     Offsets,
@@ -62,6 +61,7 @@ from penstock.engine.lane import Piece
 from penstock.engine.lane import part as part_of
 from penstock.engine.lease import Lease
 from penstock.engine.log import Log
+from penstock.engine.metadata import Metadata
 from penstock.engine.producers import Progress
 from penstock.errors import (
     CorruptJournal,
@@ -72,6 +72,8 @@ from penstock.errors import (
     WrongKind,
 )
 from penstock.limits import FILTER_STEPS_AT_ONCE
+from penstock.model.batch import Batch
+from penstock.model.commands import DEFAULT_GROUP, Kind
 from penstock.names import dead_letter_name, is_dead_letter_name, is_part_of
 from penstock.policy import Policy
 from penstock.ranges import RangeSet
@@ -106,9 +108,13 @@ class Stored(msgspec.Struct, frozen=True, array_like=True):
     # Added later: snapshots from before have neither.
     producers: dict[str, Progress] = {}
     sequences: dict[str, int] = {}
+    metadata: dict[str, dict[str, bytes]] = {}
 
 
 STORED_VERSION: Final = 2
+
+#: Of a snapshot that holds metadata of fronts, which a reader of version 2 would lose.
+STORED_WITH_METADATA: Final = 3
 
 
 class Engine:
@@ -128,6 +134,7 @@ class Engine:
         self.logs: dict[int, Log] = {}
         self.last_id = 0  # the highest message id that was seen
         self.producers: dict[str, Progress] = {}
+        self.metadata = Metadata()
         self.sequences: dict[str, int] = {}  # the last commit that a reader of the whole journal has read
         self.released: list[
             tuple[Log, Offsets]
@@ -188,7 +195,7 @@ class Engine:
         policy: Policy,
         now_us: int,
         change: Change,
-        kind: logs.Kind = "queue",
+        kind: Kind = "queue",
     ) -> Log:
         """A new log. There must be none of that name."""
         self._require_grave(namespace, name, policy)
@@ -212,7 +219,7 @@ class Engine:
         self._require_grave(log.namespace, log.name, policy)
         self.aim(log, -1)
         log.milestones.begin_anew(log.next_offset, now_us)
-        log.policy = policy
+        log.set_policy(policy)
         self.aim(log, 1)
         retention.update(self, log, now_us)
         self.set_alarm(log)
@@ -238,7 +245,7 @@ class Engine:
                 f"{policy.dead_letter!r} is a topic, and dead letters go to a queue: name a queue, or none for {name}.dlq"
             )
 
-    def add(self, number: int, namespace: str, name: str, policy: Policy, kind: logs.Kind) -> Log:
+    def add(self, number: int, namespace: str, name: str, policy: Policy, kind: Kind) -> Log:
         log = Log(number, namespace, name, policy, kind)
         self.logs[number] = self._by_name[namespace, name] = log
         self._next_log = max(self._next_log, number + 1)
@@ -254,6 +261,8 @@ class Engine:
 
     def forget(self, log: Log) -> None:
         log.deleted = True
+        if log.handle is not None:
+            log.handle.deleted = True
         self.aim(log, -1)
         del self.logs[log.number], self._by_name[log.namespace, log.name]
         log.plain = None
@@ -330,8 +339,8 @@ class Engine:
             return
         times = batch.timestamp_us
         now_us = times if isinstance(times, int) else max(times)
-        begin = cursors.beginning(self, log, logs.DEFAULT_GROUP, 0, Terms())
-        cursors.subscribe(self, log, logs.DEFAULT_GROUP, begin, now_us, change)
+        begin = cursors.beginning(self, log, DEFAULT_GROUP, 0, Terms())
+        cursors.subscribe(self, log, DEFAULT_GROUP, begin, now_us, change)
 
     def arrive(self, arrivals: Sequence[tuple[Log, int, Batch]], now_us: int) -> None:
         """What was published is durable."""
@@ -922,19 +931,20 @@ class Engine:
     def encode(self) -> bytes:
         """Everything that must survive, as bytes."""
         stored = Stored(
-            STORED_VERSION,
+            STORED_WITH_METADATA if self.metadata.stored else STORED_VERSION,
             self._next_log,
             self.last_id,
             [log.encode() for log in self.logs.values()],
             self.producers,
             self.sequences,
+            self.metadata.stored,
         )
         return msgspec.msgpack.encode(stored)
 
     def restore(self, data: bytes) -> None:
         """What `encode` gave, into an engine that is empty."""
         stored = msgspec.msgpack.decode(data, type=Stored)
-        if stored.version != STORED_VERSION:
+        if stored.version not in (STORED_VERSION, STORED_WITH_METADATA):
             raise CorruptJournal(
                 f"a snapshot of engine version {stored.version} is not known to this version of Penstock"
             )
@@ -942,6 +952,7 @@ class Engine:
         self.last_id = stored.last_id
         self.producers = stored.producers
         self.sequences = stored.sequences
+        self.metadata = Metadata(stored.metadata)
         for found in stored.logs:
             log = Log.decode(found)
             self.logs[log.number] = self._by_name[log.namespace, log.name] = log

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import msgspec
+from penstock.model.batch import Batch
 
 Offsets = range | list[int]
 
@@ -56,48 +56,6 @@ class Action(IntEnum):
 
 #: What is said of a log itself; the rest is said of a group or a reader of it.
 OF_THE_LOG = frozenset({Action.DECLARE, Action.ALTER, Action.DELETE})
-
-
-class Batch(msgspec.Struct, gc=False):
-    """Messages of one publish, as columns. `None` in the place of a column: no message has a value there."""
-
-    payloads: list[bytes]
-    ids: Sequence[int]
-    timestamp_us: int | list[int]
-    priority: int | list[int]
-    deliver_at: int | list[int | None] | None = None
-    expires_at: int | list[int | None] | None = None
-    key: list[str | None] | None = None
-    dedup_id: list[str | None] | None = None
-    headers: list[dict[str, str] | None] | None = None
-    target_group: str | None = None
-    properties: list[bytes | None] | None = None
-    first: int = -1  # the offset of the first one, once it is known
-    size: int = 0  # of all payloads
-
-    @property
-    def count(self) -> int:
-        return len(self.ids)
-
-    def part(self, start: int, stop: int) -> Batch:
-        """Some of the messages, as a batch."""
-
-        def cut(column: Any) -> Any:
-            return column[start:stop] if isinstance(column, list | range) else column
-
-        found = Batch(*[cut(getattr(self, field)) for field in self.__struct_fields__])
-        found.first = self.first + start
-        return found
-
-    def rows(self, rows: list[int]) -> Batch:
-        """Some of the messages, by their numbers in the batch."""
-
-        def pick(column: Any) -> Any:
-            return [column[row] for row in rows] if isinstance(column, list | range) else column
-
-        found = Batch(*[pick(getattr(self, field)) for field in self.__struct_fields__])
-        found.size = sum(map(len, found.payloads))
-        return found
 
 
 class Published(NamedTuple):
@@ -177,7 +135,21 @@ class Produced(NamedTuple):
         return 0
 
 
-Event = Published | Leased | Settled | Declared | Positioned | Scheduled | Produced
+class Noted(NamedTuple):
+    """A front has put opaque bytes under a key of a namespace, or removed them (None)."""
+
+    namespace: str
+    key: str
+    value: bytes | None
+    time_us: int
+
+    @property
+    def log(self) -> int:
+        """It is of no log."""
+        return 0
+
+
+Event = Published | Leased | Settled | Declared | Positioned | Scheduled | Produced | Noted
 
 
 def runs(offsets: Sequence[int]) -> list[range]:

@@ -21,6 +21,7 @@ from penstock.engine.events import (
     Declared,
     Event,
     Leased,
+    Noted,
     Outcome,
     Positioned,
     Produced,
@@ -60,6 +61,8 @@ def _take_in(engine: Engine, event: Event, time_us: int) -> None:
         _published(engine, event, time_us)
     elif isinstance(event, Produced):
         producers.take_in(engine, event)
+    elif isinstance(event, Noted):
+        engine.metadata.take_in(event)
     elif isinstance(event, Positioned) and not event.log:
         engine.sequences[event.reader] = event.offset
     elif isinstance(event, Declared) and event.action in OF_THE_LOG:
@@ -127,7 +130,7 @@ def _declared(engine: Engine, event: Declared) -> None:
     elif log is not None:
         engine.aim(log, -1)
         log.milestones.begin_anew(log.next_offset, event.time_us)
-        log.policy = declared.policy
+        log.set_policy(declared.policy)
         engine.aim(log, 1)
         retention.update(engine, log, event.time_us)
         if declared.gone is not None:

@@ -20,7 +20,6 @@ from collections.abc import Mapping
 from typing import Final
 
 from penstock.clock import to_datetime
-from penstock.limits import ERROR_CHARS_MAX
 
 ORIGIN: Final = "x-origin"
 ORIGIN_GROUP: Final = "x-origin-group"
@@ -74,20 +73,3 @@ def is_letter(headers: Mapping[str, str] | None) -> bool:
 def headers_back(headers: Mapping[str, str]) -> dict[str, str]:
     """The headers of a dead letter that goes back: its own ones, and the id that it had."""
     return {name: value for name, value in headers.items() if name not in OF_THE_FAILURE}
-
-
-def error_text(error: object) -> str | None:
-    """What a caller gave as the reason of a failure, as text of a bounded length.
-
-    >>> error_text(ValueError("no such customer"))
-    'ValueError: no such customer'
-    """
-    if error is None:
-        return None
-    name = type(error).__name__
-    try:
-        text = f"{name}: {error}" if isinstance(error, BaseException) else str(error)
-    except Exception:  # somebody's own class: whatever it does, the failure is to be recorded
-        text = name
-    text = str.encode(text, "utf-8", "replace").decode()  # a lone surrogate cannot be stored
-    return text if len(text) <= ERROR_CHARS_MAX else text[: ERROR_CHARS_MAX - 1] + "…"

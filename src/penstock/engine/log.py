@@ -24,28 +24,24 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from heapq import merge
 from itertools import groupby
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 
 from penstock.clock import SECOND_US
 from penstock.engine import group as groups
-from penstock.engine.counts import Counts
 from penstock.engine.dedup import DedupWindow
-from penstock.engine.events import Batch
 from penstock.engine.group import Group
 from penstock.engine.lane import Lane, Lanes
 from penstock.engine.milestones import STRIDE, Milestones
 from penstock.engine.timeline import Timeline
 from penstock.errors import InvalidArgument
 from penstock.limits import OFFSET_MAX
+from penstock.model.batch import Batch
+from penstock.model.commands import DEFAULT_GROUP, Handle, Kind
+from penstock.model.stats import Counts
 from penstock.policy import Policy
 from penstock.ranges import RangeSet
-
-DEFAULT_GROUP: Final = "default"
-
-#: What a log is read by: competing consumers, or subscriptions.
-Kind = Literal["queue", "topic"]
 
 #: Nothing is kept.
 NOTHING_KEPT: Final = OFFSET_MAX
@@ -188,6 +184,7 @@ class Log:
         self.policy = policy
         self.kind: Kind = kind
         self.deleted = False
+        self.handle: Handle | None = None  # what callers hold of it
         self.next_offset = 0
         self.arrived = 0  # what is before this is durable, and due or waiting
         self.priorities = Runs()
@@ -219,6 +216,12 @@ class Log:
         self.delivered = 0  # since it was opened
         self.acked = 0
         self.counts = Counts()
+
+    def set_policy(self, policy: Policy) -> None:
+        """Change the policy, as callers see it too."""
+        self.policy = policy
+        if self.handle is not None:
+            self.handle.policy = policy
 
     # --- counting ---
 

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from penstock.engine.change import Change
-from penstock.engine.events import Batch, Outcome
+from penstock.engine.events import Outcome
 from penstock.engine.group import Group
 from penstock.engine.log import Log
 from penstock.errors import QueueFull
+from penstock.model.batch import Batch
 from penstock.policy import Policy
 
 if TYPE_CHECKING:

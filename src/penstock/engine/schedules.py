@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from penstock.clock import SECOND_US
 from penstock.engine.change import Change, Firing
-from penstock.engine.events import Batch, Outcome, Scheduled
+from penstock.engine.events import Outcome, Scheduled
 from penstock.engine.log import Log, Schedule
 from penstock.errors import DiskFull, PenstockError
+from penstock.model.batch import Batch
 
 if TYPE_CHECKING:
     from penstock.engine.engine import Engine

@@ -40,14 +40,13 @@ Read the modules in this order; each opens with its theory of operation.
 """
 
 from penstock.journal.cleaner import Cleaned, DeadRange, clean
-from penstock.journal.damage import Damage
-from penstock.journal.journal import Journal, Stats
+from penstock.journal.journal import Journal
 from penstock.journal.reading import Batch, JournalReader
-from penstock.journal.recovery import Report
 from penstock.journal.rows import Rows, messages
 from penstock.journal.tail import Durability
+from penstock.model.damage import Damage, JournalStats, Report
 
 __all__ = [
-    "Batch", "Cleaned", "Damage", "DeadRange", "Durability", "Journal", "JournalReader", "Report", "Rows", "Stats", "clean",
+    "Batch", "Cleaned", "Damage", "DeadRange", "Durability", "Journal", "JournalReader", "Report", "Rows", "JournalStats", "clean",
     "messages",
 ]  # fmt: skip

@@ -28,7 +28,7 @@ import msgspec
 from penstock import limits
 from penstock.errors import BatchTooLarge, InvalidArgument
 from penstock.journal import frame as frames
-from penstock.journal.damage import ROT, Damage, of_bad
+from penstock.journal.damage import of_bad
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import CLEANED, MESSAGES
@@ -36,6 +36,7 @@ from penstock.journal.rows import Rows
 from penstock.journal.section import Section
 from penstock.journal.segment import GAPS, Bad, Scan, Writer
 from penstock.journal.view import SegmentInfo
+from penstock.model.damage import ROT, Damage
 from penstock.ranges import RangeSet
 
 

@@ -23,8 +23,6 @@ An error while writing is *sticky*: the tickets of that commit and all that wait
 from __future__ import annotations
 
 import _thread
-import copy
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -32,7 +30,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock import limits
-from penstock.errors import JournalFailed, PenstockError
+from penstock.errors import JournalFailed, PenstockError, fresh_copy
 from penstock.journal.rows import Rows
 
 if TYPE_CHECKING:  # who does not use asyncio does not pay for importing it
@@ -94,23 +92,6 @@ class Ticket:
         gate, self._gate = self._gate, None
         if gate is not None and gate.locked():
             gate.release()
-
-
-def running_loop() -> Loop:
-    """The loop of this thread. Where one runs asyncio was imported; who does not use it does not pay for importing it."""
-    loop: Loop = sys.modules["asyncio"].get_running_loop() if "asyncio" in sys.modules else _no_loop()
-    return loop
-
-
-def _no_loop() -> Loop:
-    raise RuntimeError("no running event loop")
-
-
-def fresh_copy(error: PenstockError) -> PenstockError:
-    """The same error to be raised once more: an error that is shared would collect everybody's tracebacks."""
-    fresh = copy.copy(error)
-    fresh.__cause__ = error.__cause__
-    return fresh
 
 
 class GroupCommit:

@@ -30,7 +30,6 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, Self
 
-import msgspec
 from msgspec import structs
 
 from penstock import argument, limits
@@ -48,8 +47,8 @@ from penstock.journal import frame as frames
 from penstock.journal import reading
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.commit import Ticket, running_loop, uninterrupted
-from penstock.journal.damage import MISSING, ROT, Damage, new_parts, of_bad, parts_outside
+from penstock.journal.commit import Ticket, uninterrupted
+from penstock.journal.damage import new_parts, of_bad, parts_outside
 from penstock.journal.directory import Directory, Ownership, checked_path
 from penstock.journal.ending import bounds_within, judge, look_through
 from penstock.journal.files import NO_SPACE, Files, at_fork, require_little_endian
@@ -57,37 +56,20 @@ from penstock.journal.frame import Frame
 from penstock.journal.kinds import MESSAGES, Kind
 from penstock.journal.losses import Gap, Promise, Sightings, chain, named
 from penstock.journal.mark import Mark
-from penstock.journal.meter import Meter
 from penstock.journal.reading import Batch
-from penstock.journal.recovery import Recovery, Replay, Report, Restore, rows_of
+from penstock.journal.recovery import Recovery, Replay, Restore, rows_of
 from penstock.journal.rows import Rows, taken
 from penstock.journal.segment import Bad, Writer
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, State
 from penstock.journal.tail import DURABILITIES, Durability, Tail
 from penstock.journal.view import Moved, SegmentInfo, opened, require_generation
+from penstock.loop import running_loop
+from penstock.model.damage import MISSING, ROT, Damage, JournalStats
+from penstock.model.stats import Meter
 
 if TYPE_CHECKING:
     import asyncio
-
-
-class Stats(msgspec.Struct, frozen=True):
-    """What the journal knows of itself."""
-
-    sequence: int
-    durable_sequence: int
-    epoch: int
-    segments: int
-    bytes: int
-    written: int  # since it was opened
-    messages: int
-    free_segments: int
-    snapshots: list[int]
-    snapshot_us: int | None  # when the newest one was taken
-    damaged_messages: int
-    damage: list[Damage]
-    failure: str | None
-    recovery: Report
 
 
 class Journal:
@@ -543,11 +525,11 @@ class Journal:
         with self._lock:
             return list(self.state.unexplained(chain(found, stops, first_offsets=firsts)))
 
-    def stats(self) -> Stats:
+    def stats(self) -> JournalStats:
         """What the journal knows of itself, damage included."""
         with self._lock:
             infos = self.segments()
-            return Stats(
+            return JournalStats(
                 sequence=self._tail.sequence,
                 durable_sequence=self.durable_sequence,
                 epoch=self.epoch,

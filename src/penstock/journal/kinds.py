@@ -106,9 +106,23 @@ PRODUCER_COMMITS: Final = Kind(8, "producer_commits", place=None, time="time", c
     "producer": _UTF8, "batch": _I64, "part": _I64, "final": _I16, "time": _I64,
 })  # fmt: skip
 
+FRONT_METADATA: Final = Kind(9, "front_metadata", place=None, time="time", columns={
+    "namespace": _UTF8, "key": _UTF8, "value": _BINARY, "time": _I64,
+})  # fmt: skip
+
 KINDS: Final[dict[int, Kind]] = {
     kind.number: kind
-    for kind in (MESSAGES, LEASES, SETTLEMENTS, POSITIONS, METADATA, SCHEDULES, CLEANED, PRODUCER_COMMITS)
+    for kind in (
+        MESSAGES,
+        LEASES,
+        SETTLEMENTS,
+        POSITIONS,
+        METADATA,
+        SCHEDULES,
+        CLEANED,
+        PRODUCER_COMMITS,
+        FRONT_METADATA,
+    )
 }
 
 

@@ -20,12 +20,12 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from penstock.journal import summary as summaries
-from penstock.journal.damage import HEADER, ROT, Damage
 from penstock.journal.directory import Directory
 from penstock.journal.frame import Header
 from penstock.journal.mark import Mark
 from penstock.journal.segment import START, Label, Reading, read_label
 from penstock.journal.snapshot import Snapshot
+from penstock.model.damage import HEADER, ROT, Damage
 
 
 class Labelled(NamedTuple):

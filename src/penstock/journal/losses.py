@@ -22,9 +22,9 @@ from typing import Final, NamedTuple, Protocol
 
 from msgspec import structs
 
-from penstock.journal.damage import Damage, Offsets, known_messages
 from penstock.journal.index import SegmentIndex
 from penstock.journal.kinds import MESSAGES, Span
+from penstock.model.damage import Damage, Offsets, known_messages
 from penstock.ranges import RangeSet
 
 

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from penstock import limits
 from penstock.errors import InvalidArgument, MaintenanceFailed
 from penstock.journal import snapshot as snapshots
-from penstock.journal.damage import MISSING, ROT, Damage, of_bad
+from penstock.journal.damage import of_bad
 from penstock.journal.directory import checked_path
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
@@ -25,6 +25,7 @@ from penstock.journal.section import Section
 from penstock.journal.segment import START, Bad, Label, Scan
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.view import DirectoryView, Moved, SegmentInfo, View, opened, require_generation
+from penstock.model.damage import MISSING, ROT, Damage
 
 
 class Batch:

@@ -25,7 +25,6 @@ from contextlib import nullcontext
 from itertools import zip_longest
 from typing import Final
 
-import msgspec
 from msgspec import structs
 
 from penstock import limits
@@ -35,7 +34,7 @@ from penstock.journal import labels
 from penstock.journal import mark as marks
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.damage import MISSING, ROT, STATE, TORN, Damage, new_parts, of_bad
+from penstock.journal.damage import new_parts, of_bad
 from penstock.journal.directory import SNAPSHOT, SUMMARY, Contents, Directory
 from penstock.journal.ending import Bounds, Ending, Walk, bounds_of, bounds_within, judge, look_through
 from penstock.journal.files import as_far_as_there_is_room
@@ -49,8 +48,8 @@ from penstock.journal.segment import GAPS, START, Bad, Label, Scan, Writer
 from penstock.journal.snapshot import Snapshot
 from penstock.journal.state import DAMAGED, GIVEN_UP, UNKNOWN, State, Where
 from penstock.journal.view import SegmentInfo
+from penstock.model.damage import MISSING, ROT, STATE, TORN, Damage, Report
 
-NEW: Final = "new"
 CLEAN: Final = "clean"
 
 #: An unreadable file whose number is this far above the others' is not a segment that rotted: it does not belong there.
@@ -59,27 +58,6 @@ FAR_OFF: Final = 1000
 Restore = Callable[[bytes], None]
 Replay = Callable[[Frame], None]
 Progress = Callable[[int], None]
-
-
-class Report(msgspec.Struct):
-    """What opening found and did. `end` is how the journal was left: new, clean, torn, or rot that nobody had found before.
-
-    `damage` lists all that is known, `cut` the torn ends that were cut off.
-    """
-
-    end: str = NEW
-    frames: int = 0
-    messages: int = 0
-    segments: int = 0
-    bytes: int = 0
-    snapshot: int | None = None
-    rescued_frames: int = 0
-    summaries_rebuilt: int = 0
-    snapshots_damaged: int = 0
-    mark_damaged: bool = False
-    seconds: float = 0.0
-    cut: list[Damage] = []
-    damage: list[Damage] = []
 
 
 def _commit(frame: Frame) -> tuple[int, int, int, int]:

@@ -17,11 +17,12 @@ from typing import Final
 import msgspec
 
 from penstock import limits
-from penstock.journal.damage import Offsets, known_messages, parts_outside
+from penstock.journal.damage import parts_outside
 from penstock.journal.kinds import CLEANED, MESSAGES, METADATA, Span
 from penstock.journal.losses import Gap
 from penstock.journal.section import Section
 from penstock.journal.segment import Bad
+from penstock.model.damage import Offsets, known_messages
 from penstock.ranges import RangeSet
 
 #: Outcomes among the cleaned ranges that are the journal's own; those of its callers are not negative.

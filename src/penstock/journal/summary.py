@@ -14,11 +14,11 @@ import msgspec
 
 from penstock.journal import envelope
 from penstock.journal.columns import Values
-from penstock.journal.damage import Damage
 from penstock.journal.directory import SUMMARY, Directory
 from penstock.journal.files import read_whole, write_whole
 from penstock.journal.index import LogIndex, SegmentIndex
 from penstock.journal.segment import Label
+from penstock.model.damage import Damage
 
 WHAT: Final = b"SUMM"
 VERSION: Final = 1

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from penstock import limits
 from penstock.clock import Clock, nanoseconds_of
-from penstock.errors import DiskFull, JournalFailed, PenstockError
+from penstock.errors import DiskFull, JournalFailed, PenstockError, fresh_copy
 from penstock.journal import frame as frames
-from penstock.journal.commit import GroupCommit, Ticket, finishing, fresh_copy
+from penstock.journal.commit import GroupCommit, Ticket, finishing
 from penstock.journal.directory import Directory
 from penstock.journal.files import NO_ROOM
 from penstock.journal.frame import Body
@@ -37,12 +37,12 @@ from penstock.journal.hosting import Host
 from penstock.journal.kernel import KernelSync
 from penstock.journal.kinds import CLEANED, LEASES, METADATA, POSITIONS, SETTLEMENTS, Kind
 from penstock.journal.mark import Mark, MarkFile
-from penstock.journal.meter import Histogram, Meter
 from penstock.journal.recovery import Recovery
 from penstock.journal.rows import Rows, merge
 from penstock.journal.segment import Writer
 from penstock.journal.state import State
 from penstock.journal.view import SegmentInfo
+from penstock.model.stats import Histogram, Meter
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop as Loop

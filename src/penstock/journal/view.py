@@ -30,7 +30,7 @@ from penstock.journal import labels
 from penstock.journal import mark as marks
 from penstock.journal import snapshot as snapshots
 from penstock.journal import summary as summaries
-from penstock.journal.damage import ROT, Damage, of_bad
+from penstock.journal.damage import of_bad
 from penstock.journal.directory import Directory
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
@@ -38,6 +38,7 @@ from penstock.journal.index import SegmentIndex
 from penstock.journal.mark import Mark
 from penstock.journal.segment import START, Bad, Label, Scan, decode_label
 from penstock.journal.summary import Summary
+from penstock.model.damage import ROT, Damage
 
 #: The identity of a file that is not there.
 GONE: Final = (-1, -1, -1)

@@ -34,7 +34,7 @@ from penstock.message import Message
 Encoding = Literal["json", "console"]
 
 #: Whose records go through here. `asyncio` says what went wrong in tasks that nobody waited for.
-LOGGERS: Final = ("penstock", "uvicorn", "litestar", "asyncio")
+LOGGERS: Final = ("penstock", "uvicorn", "asyncio")
 
 LEVELS: Final = {
     "debug": logging.DEBUG,

@@ -18,20 +18,19 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from itertools import accumulate
-from typing import Final, Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple
 
 from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from penstock.broker.survey import Bounds, Flow, GroupView, LogView, Survey
+from penstock.broker.port import Port
 from penstock.clock import SECOND_US
-from penstock.engine.counts import COUNTED
-from penstock.journal import meter
-from penstock.journal.journal import Stats
-from penstock.journal.recovery import Report
 from penstock.limits import FRAME_ROWS_MAX
+from penstock.model.damage import JournalStats, Report
+from penstock.model.queries import Overview
+from penstock.model.stats import COUNTED, Bounds, Flow, GroupView, Histogram, LogView, Meter, Survey
 
 #: What `render` gives, for the header of that name.
 CONTENT_TYPE: Final = CONTENT_TYPE_PLAIN_0_0_4
@@ -136,12 +135,6 @@ TABLE: Final[tuple[Row, ...]] = (
 ROWS: Final = {row.name: row for row in TABLE}
 
 
-class Surveyed(Protocol):
-    """A port that can be watched: `Embedded` is, and what wraps it."""
-
-    def survey(self, namespaces: Collection[str] | None, bounds: Bounds) -> Survey: ...
-
-
 Value = tuple[tuple[str, ...], float]
 
 
@@ -166,7 +159,7 @@ class Metrics(Collector):
     ['penstock_messages_published_total{namespace="default",queue="orders"} 1.0']
     """
 
-    def __init__(self, port: Surveyed, *, version: str, bounds: Bounds | None = None) -> None:
+    def __init__(self, port: Port, *, version: str, bounds: Bounds | None = None) -> None:
         self._port = port
         self._version = version
         self._bounds = bounds or Bounds()
@@ -217,7 +210,7 @@ class Metrics(Collector):
         yield from self._process.collect()
 
     def _of(self, namespaces: Collection[str] | None) -> list[Metric]:
-        survey = self._port.survey(namespaces, self._bounds)
+        survey = self._port.describe(Overview(namespaces, self._bounds)).wait()
         found = [*_flows(survey), *_queues(survey.logs), *_groups(survey.logs), *_left_out(survey)]
         if namespaces is None:
             found += [*self._process_wide(survey), *self._http()]
@@ -326,7 +319,7 @@ def _left_out(survey: Survey) -> Iterator[Metric]:
 # --- of the journal ---
 
 
-def _commits(counted: meter.Meter) -> Iterator[Metric]:
+def _commits(counted: Meter) -> Iterator[Metric]:
     bounds = {bits: 2**bits / 1e9 for bits in LATENCY_BITS}
     for name, taken in (("commit", counted.commits), ("sync", counted.syncs)):
         durations = _histogram(f"penstock_journal_{name}_seconds")
@@ -340,7 +333,7 @@ def _commits(counted: meter.Meter) -> Iterator[Metric]:
     yield sizes
 
 
-def _journal(stats: Stats, now_us: int) -> Iterator[Metric]:
+def _journal(stats: JournalStats, now_us: int) -> Iterator[Metric]:
     newest = stats.snapshots[-1] if stats.snapshots else 0
     kinds = {damage.what for damage in stats.damage}
     figures: dict[str, list[Value]] = {
@@ -394,7 +387,7 @@ def _histogram(name: str) -> HistogramMetricFamily:
     return HistogramMetricFamily(name, row.meaning, labels=row.labels)
 
 
-def _by_bits(counted: meter.Histogram, bounds: dict[int, float]) -> list[tuple[str, float]]:
+def _by_bits(counted: Histogram, bounds: dict[int, float]) -> list[tuple[str, float]]:
     """What is at or below each bound, of numbers that were counted by their bits."""
     sums = list(accumulate(counted.buckets))
     return [

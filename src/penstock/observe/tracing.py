@@ -2,7 +2,7 @@
 
 Theory of operation
 -------------------
-Nothing of this is in a broker's way unless it is asked for: `TracedPort` is a port around another one, which adds spans to four calls
+Nothing of this is in a broker's way unless it is asked for: `TracedPort` is a port around another one, which adds spans to two calls
 and hands all others through. Whoever wants no traces does not put it in place, and pays nothing. `traced(broker)` does it for a broker of this
 process, and a server does it for its own port.
 
@@ -20,8 +20,8 @@ Names and attributes are those of OpenTelemetry's semantic conventions for messa
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, MutableMapping, Sequence
-from typing import Any, Final, Generic, Protocol, TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping, Sequence
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from msgspec import structs
 from opentelemetry import context as contexts
@@ -30,11 +30,11 @@ from opentelemetry.context import Context
 from opentelemetry.trace import Link, Span, SpanContext, SpanKind, Status, StatusCode, Tracer, TracerProvider
 from opentelemetry.trace.propagation.tracecontext import TraceContextTextMapPropagator
 
-from penstock import argument
-from penstock.broker.port import Granted, Handle, HostedPort, How, Operation, Port, Receipts
+from penstock.broker.port import Granted, Port
 from penstock.broker.ticket import Stoppable, Ticket
 from penstock.limits import HEADERS_BYTES_MAX, HEADERS_COUNT_MAX
-from penstock.message import Message
+from penstock.model.batch import Columns
+from penstock.model.commands import Handle, Pattern, Publish, Settle, Target, Unit
 
 #: What a span links to, at the most: an SDK keeps as many unless it is told otherwise.
 LINKS_MAX: Final = 128
@@ -76,10 +76,7 @@ def context_of(delivery: Headed) -> Context:
 
 
 class TracedPort:
-    """A port whose publishing, receiving and settling is traced."""
-
-    #: The shells' short way around a port would leave no trace.
-    express: None = None
+    """A port whose units and leases are traced."""
 
     def __init__(self, port: Port, provider: TracerProvider | None = None) -> None:
         self._port = port
@@ -87,93 +84,52 @@ class TracedPort:
         self.clock = port.clock
         # Handed through as they are, at no cost.
         self.declare = port.declare
-        self.names = port.names
         self.describe = port.describe
-        self.change = port.change
-        self.cancel = port.cancel
-        self.schedule = port.schedule
-        self.open_group = port.open_group
-        self.close_group = port.close_group
-        self.seek = port.seek
-        self.attach = port.attach
-        self.lag = port.lag
-        self.heartbeat = port.heartbeat
-        self.release = port.release
         self.extend = port.extend
-        self.hand_over = port.hand_over
-        self.peek = port.peek
         self.read = port.read
-        self.watch = port.watch
-        self.locate = port.locate
         self.position = port.position
-        self.trace = port.trace
-        self.redrive = port.redrive
-        self.stats = port.stats
+        self.consumer = port.consumer
+        self.arrivals = port.arrivals
         self.close = port.close
 
-    def __getattr__(self, name: str) -> Any:
-        """What a port has beyond the protocol, such as `survey`."""
-        return getattr(self._port, name)
-
-    def namespaces(self) -> Ticket[list[str]]:
-        """Of a port that hosts many."""
-        return cast("HostedPort", self._port).namespaces()
-
-    def depth(self, namespace: str) -> int:
-        """The same."""
-        return cast("HostedPort", self._port).depth(namespace)
-
-    def held(self, log: Handle, id: int) -> Ticket[Receipts]:
-        """The same."""
-        return cast("HostedPort", self._port).held(log, id)
-
-    def publish(self, log: Handle, messages: Iterable[bytes | Message]) -> Ticket[Sequence[int]]:
-        span = self._span("publish", "send", log.namespace, log.name, SpanKind.PRODUCER)
-        given, count = _stamped(messages, _carrier(span))
-        if count is not None and count > 1:
-            span.set_attribute("messaging.batch.message_count", count)
-        return _begun(span, lambda: self._port.publish(log, given), _say_ids)
-
-    def route(self, namespace: str, pattern: str, message: bytes | Message) -> Ticket[dict[str, int]]:
-        span = self._span("publish", "send", namespace, argument.text(pattern), SpanKind.PRODUCER)
-        stamped = _with_context(message, _carrier(span))
-        return _begun(span, lambda: self._port.route(namespace, pattern, stamped), _say_routed)
-
-    def transact(self, namespace: str, operations: Sequence[Operation]) -> Ticket[list[int]]:
-        publishes = sum(bool(step.messages) for step in operations)
-        kind = SpanKind.PRODUCER if publishes else SpanKind.CLIENT
-        span = self._span("transact", "send" if publishes else "settle", namespace, None, kind)
+    def commit(self, unit: Unit) -> Ticket[list[Any]]:
+        if not any(isinstance(command, Publish | Settle) for _, command in unit.steps):
+            return self._port.commit(unit)
+        span = self._span_of(unit)
         carrier = _carrier(span)
-        steps = [step._replace(messages=_stamped(step.messages, carrier)[0]) for step in operations]
-        span.set_attribute("messaging.batch.message_count", sum(len(step.messages) for step in operations))
-        settled = sum(len(step.receipts.offsets) for step in operations if step.receipts is not None)
-        span.set_attribute("penstock.settled_count", settled)
-        return _begun(span, lambda: self._port.transact(namespace, steps))
+        steps = [
+            (target, _with_context(command, carrier) if isinstance(command, Publish) else command)
+            for target, command in unit.steps
+        ]
+        stamped = Unit(unit.namespace, steps, unit.wait)
+        return _begun(span, lambda: self._port.commit(stamped), _say_ids)
 
-    def settle(
-        self,
-        log: Handle,
-        receipts: Receipts,
-        how: How,
-        *,
-        delay_us: int | None = None,
-        error: str | None = None,
-    ) -> Ticket[None]:
-        span = self._span(how, "settle", log.namespace, log.name, SpanKind.CLIENT)
-        span.set_attribute("messaging.consumer.group.name", receipts.group)
-        if len(receipts.offsets) > 1:
-            span.set_attribute("messaging.batch.message_count", len(receipts.offsets))
-        return _begun(span, lambda: self._port.settle(log, receipts, how, delay_us=delay_us, error=error))
+    def _span_of(self, unit: Unit) -> Span:
+        """A span that is named after the only step, or after the transaction."""
+        published = sum(len(command.payloads) for _, command in unit.steps if isinstance(command, Publish))
+        settled = sum(len(command.offsets) for _, command in unit.steps if isinstance(command, Settle))
+        kind = SpanKind.PRODUCER if published else SpanKind.CLIENT
+        type_ = "send" if published else "settle"
+        if len(unit.steps) > 1:
+            span = self._span("transact", type_, unit.namespace, None, kind)
+            span.set_attribute("messaging.batch.message_count", published)
+            span.set_attribute("penstock.settled_count", settled)
+            return span
+        ((target, command),) = unit.steps
+        name = command.how if isinstance(command, Settle) else "publish"
+        span = self._span(name, type_, unit.namespace, _name_of(target), kind)
+        if isinstance(command, Settle):
+            span.set_attribute("messaging.consumer.group.name", command.group)
+        if published + settled > 1:
+            span.set_attribute("messaging.batch.message_count", published + settled)
+        return span
 
     def lease(
-        self, log: Handle, group: str, count: int, *, consumer: str | None, wait_us: int | None, keep: bool,
-        ahead: int = 0, **bound: Any,
-    ) -> Ticket[Granted | None]:  # fmt: skip
+        self, log: Handle, group: str, count: int, *, consumer: str | None = None, **options: Any
+    ) -> Ticket[Granted | None]:
         receiving = _Receiving(self._tracer, log, group, consumer)
         try:
-            ticket = self._port.lease(
-                log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead, **bound
-            )
+            ticket = self._port.lease(log, group, count, consumer=consumer, **options)
         except BaseException as error:
             receiving.failed(error)
             raise
@@ -255,13 +211,20 @@ def _failed(span: Span, error: BaseException) -> None:
         span.end()
 
 
-def _say_ids(span: Span, ids: Sequence[int]) -> None:
-    if len(ids) == 1:
-        span.set_attribute("messaging.message.id", str(ids[0]))
+def _name_of(target: Target | None) -> str | None:
+    if isinstance(target, Handle):
+        return target.name
+    return target.text if isinstance(target, Pattern) else target
 
 
-def _say_routed(span: Span, ids: Mapping[str, int]) -> None:
-    span.set_attribute("penstock.destinations", sorted(ids))
+def _say_ids(span: Span, answers: list[Any]) -> None:
+    """Say the id of a message that was published alone, or where one went."""
+    if len(answers) != 1 or answers[0] is None:
+        return
+    if isinstance(answers[0], dict):
+        span.set_attribute("penstock.destinations", sorted(answers[0]))
+    elif len(answers[0]) == 1:
+        span.set_attribute("messaging.message.id", str(answers[0][0]))
 
 
 # --- receiving ---
@@ -382,29 +345,14 @@ def _carrier(span: Span) -> dict[str, str]:
     return carrier
 
 
-def _stamped(messages: Any, carrier: dict[str, str]) -> tuple[Any, int | None]:
-    """Messages with a context in their headers, and how many they are, if that is known before they are looked at.
-
-    What is no list of messages is left to the port, which says so.
-    """
-    kind = type(messages)  # what an object says of itself may be anything
-    if kind is list or kind is tuple:
-        listed = [_with_context(one, carrier) for one in messages] if carrier else messages
-        return listed, len(messages)
-    if not carrier or issubclass(kind, bytes | str | Message) or not issubclass(kind, Iterable):
-        return messages, None
-    return (_with_context(one, carrier) for one in messages), None
-
-
-def _with_context(message: Any, carrier: dict[str, str]) -> Any:
+def _with_context(command: Publish, carrier: dict[str, str]) -> Publish:
+    """The same messages, with a context in their headers."""
     if not carrier:
-        return message
-    if issubclass(type(message), Message):
-        headers = message.headers
-        if type(headers) is not dict or not _has_room(headers, carrier):
-            return message
-        return structs.replace(message, headers={**headers, **carrier})
-    return Message(message, headers=dict(carrier)) if argument.octets(message) is not None else message
+        return command
+    columns = command.columns or Columns()
+    given = columns.headers or [None] * len(command.payloads)
+    headers = [{**(one or {}), **carrier} if _has_room(one or {}, carrier) else one for one in given]
+    return structs.replace(command, columns=structs.replace(columns, headers=headers))
 
 
 def _has_room(headers: dict[str, str], carrier: dict[str, str]) -> bool:
@@ -415,8 +363,6 @@ def _has_room(headers: dict[str, str], carrier: dict[str, str]) -> bool:
         return False
     size = 0
     for name, value in (*headers.items(), *carrier.items()):
-        if type(name) is not str or type(value) is not str:
-            return False  # the port says what is wrong with it
         size += 4 * (len(name) + len(value))
     said = any(name.lower() in (TRACEPARENT, TRACESTATE) for name in headers)
     return not said and size <= HEADERS_BYTES_MAX
@@ -432,7 +378,7 @@ class TracedRequests:
     """An ASGI application around another one: each request is a SERVER span that continues the caller's trace.
 
     What the request does (publish, receive, settle by a `TracedPort`) is inside it. The span is named by the route's template, as far as the application says it
-    (`path_template` in the scope, as Litestar does); a path, and what is in a query, is anybody's text.
+    (`path_template` in the scope); a path, and what is in a query, is anybody's text.
     """
 
     def __init__(self, app: App, provider: TracerProvider | None = None) -> None:

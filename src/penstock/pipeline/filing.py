@@ -29,8 +29,8 @@ from pyspark.sql.streaming.readwriter import DataStreamReader
 from pyspark.sql.types import StructType
 
 from penstock.errors import InvalidArgument
-from penstock.journal.damage import Damage
 from penstock.journal.kinds import MESSAGES
+from penstock.model.damage import Damage
 from penstock.pipeline import noting
 from penstock.pipeline import options as parsing
 from penstock.pipeline.gathering import by_key

@@ -23,8 +23,8 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from penstock.journal.damage import Damage
 from penstock.journal.kinds import MESSAGES
+from penstock.model.damage import Damage
 from penstock.pipeline import noting
 from penstock.pipeline import options as parsing
 from penstock.pipeline.noting import DAMAGED

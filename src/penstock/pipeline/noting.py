@@ -16,7 +16,7 @@ from pyspark.sql import functions as F  # noqa: N812  # as everybody calls it
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
 from pyspark.sql.types import StructType
 
-from penstock.journal.damage import Damage
+from penstock.model.damage import Damage
 from penstock.pipeline import options as parsing
 from penstock.pipeline import schema
 from penstock.pipeline.options import Options

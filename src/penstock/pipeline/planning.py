@@ -25,13 +25,13 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from penstock import argument
-from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.engine.retention import ARCHIVE
 from penstock.errors import CorruptJournal, InvalidArgument, MaintenanceFailed, QueueNotFound
-from penstock.journal.damage import Damage
 from penstock.journal.kinds import MESSAGES
 from penstock.journal.reading import JournalReader
 from penstock.limits import OFFSET_MAX
+from penstock.model.commands import DEFAULT_NAMESPACE
+from penstock.model.damage import Damage
 from penstock.pipeline.assembly import Assembly, Wanted
 from penstock.pipeline.catalog import Catalog, LogEntry
 from penstock.pipeline.options import EARLIEST, EVERYWHERE, LATEST, Options, Place

@@ -26,6 +26,9 @@ OUTCOMES: Final = {int(outcome): outcome.name.lower() for outcome in Outcome}
 #: Only there when it is asked for: most readers have no use for it, and a map is the most expensive column.
 HEADERS: Final = "headers"
 
+#: Only there when it is named: opaque bytes that a front stored with a message.
+PROPERTIES: Final = "properties"
+
 #: Looked up among the messages, because settlements and leases are recorded by offset.
 ID: Final = "id"
 
@@ -46,7 +49,7 @@ class Table(NamedTuple):
 MESSAGES_TABLE: Final = Table("messages", MESSAGES, "topic", {
     "namespace": pa.string(), "topic": pa.string(), "offset": pa.int64(), "id": pa.int64(), "timestamp": TIME,
     "key": pa.string(), "payload": pa.binary(), HEADERS: _MAP, "priority": pa.int16(), "deliver_at": TIME,
-    "expires_at": TIME, "target_group": pa.string(), "dedup_id": pa.string(),
+    "expires_at": TIME, "target_group": pa.string(), "dedup_id": pa.string(), PROPERTIES: pa.binary(),
 })  # fmt: skip
 SETTLEMENTS_TABLE: Final = Table("settlements", SETTLEMENTS, "log", {
     "namespace": pa.string(), "log": pa.string(), "group": pa.string(), "offset": pa.int64(), ID: pa.int64(),
@@ -80,9 +83,10 @@ def spark(table: Table, columns: tuple[str, ...]) -> StructType:
 
 
 def chosen(table: Table, wanted: str | None, *, headers: bool) -> tuple[str, ...]:
-    """The columns that are asked for by name ("a, b"), or all of them."""
+    """The columns that are asked for by name ("a, b"), or all but those that few need."""
     if wanted is None:
-        return tuple(name for name in table.columns if headers or name != HEADERS)
+        left_out = {PROPERTIES} if headers else {PROPERTIES, HEADERS}
+        return tuple(name for name in table.columns if name not in left_out)
     names = tuple(name.strip() for name in wanted.split(","))
     unknown = [name for name in names if name not in table.columns]
     if unknown or len(set(names)) < len(names):

@@ -34,9 +34,9 @@ from pyspark.sql import types as t
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from penstock import limits
-from penstock.broker.ledger import DEFAULT_NAMESPACE
 from penstock.errors import InvalidArgument, JournalFailed
 from penstock.journal.spool import Staged
+from penstock.model.commands import DEFAULT_NAMESPACE
 from penstock.names import check_name
 from penstock.pipeline.options import Server, local_path, server_of
 from penstock.pipeline.outlet import DirectoryOutlet, Outlet

@@ -37,7 +37,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from penstock.broker import opening
 from penstock.broker.embedded import Embedded
-from penstock.broker.port import HostedPort
+from penstock.broker.port import Port
 from penstock.clock import SystemClock
 from penstock.errors import DirectoryLocked, InvalidArgument, MissingExtra, PenstockError
 from penstock.journal.directory import Directory, holder
@@ -136,6 +136,7 @@ def assemble(settings: Settings, port: Embedded, refused: Refused, admission: Ad
         bounds=bounds,
         observer=metrics,
         directory=settings.data_dir.absolute() if settings.storage == "disk" else None,
+        intake=port.monitor.intake,
         ready=lambda: port.monitor.failure is None,
         routes=tuple(row for row in http.ROUTES if settings.metrics or row.path != "/metrics"),
     )
@@ -152,7 +153,7 @@ def assemble(settings: Settings, port: Embedded, refused: Refused, admission: Ad
             )
 
     served: App = _traced_requests(app) if settings.tracing else app
-    return Assembled(served, app.state.front.stop, reload)
+    return Assembled(served, app.front.stop, reload)
 
 
 def key_file(settings: Settings) -> Path | None:
@@ -166,7 +167,7 @@ def key_file(settings: Settings) -> Path | None:
     return settings.jwt_jwks
 
 
-def _traced(port: Embedded) -> HostedPort:
+def _traced(port: Embedded) -> Port:
     from penstock.observe.tracing import TracedPort
 
     return TracedPort(port)

@@ -10,24 +10,34 @@ import pytest
 
 import penstock
 from penstock.broker import calls
-from penstock.broker.port import Redriven
-from penstock.clock import ManualClock
+from penstock.broker.compose import publish_of
+from penstock.clock import SECOND_US, ManualClock
 from penstock.errors import InvalidArgument, InvalidName
 from penstock.limits import COUNT_MAX, DELIVERIES_MAX, PREFETCH_MAX
 from penstock.message import Message
+from penstock.model.batch import Columns
+from penstock.model.commands import Handle, Publish, Redrive, Redriven
+from penstock.policy import Policy
+from tests import asking
 
 
-def test_a_plain_payload_becomes_a_message() -> None:
+def test_a_plain_payload_has_columns() -> None:
     nothing: Any = (None, None, None, None, None, None)
-    assert calls.message(b"x", None, *nothing) == b"x"
-    assert calls.message(b"x", {}, *nothing) == b"x"
-    assert calls.message("x", None, *nothing) == Message("x")  # type: ignore[arg-type]
+    assert calls.publish(b"x", None, *nothing) == Publish([b"x"])
+    assert calls.publish(b"x", {}, *nothing) == Publish([b"x"])
+    with pytest.raises(InvalidArgument, match="payload"):
+        calls.publish("x", None, *nothing)  # type: ignore[arg-type]
 
 
 def test_something_that_was_said_of_a_message_is_lost() -> None:
-    found = calls.message(b"x", {"h": "1"}, "k", 0, 5, None, 6, "d")
-    assert found == Message(b"x", headers={"h": "1"}, key="k", priority=0, delay=5, ttl=6, dedup_id="d")
-    assert calls.message(b"x", None, None, None, 0, None, None, None) == Message(b"x", delay=0)
+    whole = Message(b"x", headers={"h": "1"}, key="k", priority=0, delay=5, ttl=6, dedup_id="d")
+    found = calls.publish(b"x", {"h": "1"}, "k", 0, 5, None, 6, "d")
+    assert found == calls.publish(whole, *[None] * 7) == publish_of([whole])
+    assert found.columns == Columns(
+        [{"h": "1"}], ["k"], 0, delay_us=5 * SECOND_US, ttl_us=6 * SECOND_US, dedup_id=["d"]
+    )
+    delayed = calls.publish(b"x", None, None, None, 0, None, None, None)
+    assert delayed.columns == Columns(delay_us=0)
 
 
 @pytest.mark.parametrize(
@@ -36,20 +46,19 @@ def test_something_that_was_said_of_a_message_is_lost() -> None:
 )
 def test_a_timeout_is_another(timeout: Any, us: int | None) -> None:
     assert calls.wait_us(timeout) == us
-    assert calls.delay_us(timeout) == us
     assert calls.seconds(timeout) == (None if us is None else us / 1_000_000)
 
 
 @pytest.mark.parametrize("bad", [-1, "1", float("nan"), float("inf"), timedelta(-1), object()])
 def test_a_bad_length_of_time_is_waited_for(bad: Any) -> None:
-    for check in (calls.wait_us, calls.delay_us, calls.extension_us, calls.seconds):
+    for check in (calls.wait_us, calls.extension, calls.seconds):
         with pytest.raises(InvalidArgument):
             check(bad)
 
 
 def test_a_lease_is_extended_for_ever() -> None:
     with pytest.raises(InvalidArgument):
-        calls.extension_us(None)  # type: ignore[arg-type]
+        calls.extension(None)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(("check", "most"), [(calls.count, DELIVERIES_MAX), (calls.prefetch, PREFETCH_MAX)])
@@ -77,28 +86,35 @@ def test_two_consumers_without_a_name_have_the_same() -> None:
 # --- redriving in steps ---
 
 
-class Steps:
-    """A port that has so many dead letters."""
+LETTERS = Handle("default", "q.dlq", "queue", 1, Policy())
 
-    def __init__(self, letters: int) -> None:
-        self.letters = letters
-        self.asked: list[int] = []
 
-    def redrive(self, log: Any, count: int, *, where: Any, to: Any, span: range | None) -> Redriven:
-        self.asked.append(count)
-        moved = min(count, self.letters)
-        self.letters -= moved
-        return Redriven(moved, range(self.letters))
+def planned(log: Handle = LETTERS, **given: Any) -> calls.Redriving:
+    return calls.Redriving(log, **{"where": None, "limit": None, "rate": None, "to": None, **given})
 
 
 def run(letters: int, **given: Any) -> tuple[int, list[int], list[float]]:
-    port: Any = Steps(letters)
-    plan = calls.Redrive(port, port, **{"where": None, "limit": None, "rate": None, "to": None, **given})
-    pauses = []
+    """How many of so many dead letters are moved, how many are asked for in each step, and the pauses behind them."""
+    plan = planned(**given)
+    asked, pauses = [], []
     while plan.more():
-        plan.took(plan.step())  # type: ignore[arg-type]
+        asked.append(plan.step().count)
+        moved = min(asked[-1], letters)
+        letters -= moved
+        plan.took(Redriven(moved, (0, letters)))
         pauses.append(plan.pause_s())
-    return plan.moved, port.asked, pauses
+    return plan.moved, asked, pauses
+
+
+def test_redriving_of_no_dead_letters_takes_a_step() -> None:
+    assert not calls.Redriving(None, None, None, None, None).more()
+
+
+def test_a_step_leaves_out_the_filter_or_the_target() -> None:
+    plan = planned(where="n  =  'yes'", to="other")
+    assert plan.step() == Redrive(100, "n = 'yes'", "other")
+    plan.took(Redriven(0, (7, 9)))
+    assert plan.step() == Redrive(100, "n = 'yes'", "other", (7, 9))
 
 
 def test_redriving_stops_early_or_never() -> None:
@@ -118,21 +134,22 @@ def test_redriving_so_slowly_that_no_clock_can_count_it_breaks_off() -> None:
 
 def failing(
     monkeypatch: pytest.MonkeyPatch, letters: int
-) -> tuple[penstock.broker.sync.Queue, calls.Redrive]:
+) -> tuple[penstock.broker.sync.Queue, Handle, calls.Redriving]:
     """A queue with dead letters, and a plan to move them, one at a time."""
     monkeypatch.setattr(calls, "REDRIVE_AT_ONCE", 1)
     queue = penstock.open().queue("q", max_attempts=1)
     queue.publish_many([b"%d" % number for number in range(letters)])
     for delivery in queue.receive_many(letters):
         delivery.reject(error="no")
-    return queue, calls.Redrive(queue._port, queue.dead_letters()._log, None, None, None, None)
+    log = queue.dead_letters()._log
+    return queue, log, planned(log)
 
 
 def test_what_fails_again_meanwhile_is_moved_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    queue, plan = failing(monkeypatch, 5)
+    queue, log, plan = failing(monkeypatch, 5)
     moved: list[bytes] = []
     while plan.more() and len(moved) < 20:
-        plan.took(plan.step().wait())
+        plan.took(asking.do(queue._port, log, plan.step()))
         for delivery in queue.receive_many(9):
             moved.append(delivery.payload)
             delivery.reject(error="still broken")

@@ -19,7 +19,11 @@ PLAIN = Policy.of()
 
 
 def batch_of(*messages: Any, **policy: Any) -> Any:
-    return compose.batch_of(list(messages), Policy.of(**policy), NOW)
+    return stored(list(messages), Policy.of(**policy))
+
+
+def stored(messages: Any, policy: Policy = PLAIN, set_back_us: int = 0) -> Any:
+    return compose.stored(compose.publish_of(messages), policy, NOW, set_back_us)
 
 
 # --- bad input ---
@@ -28,12 +32,12 @@ def batch_of(*messages: Any, **policy: Any) -> Any:
 @pytest.mark.parametrize("given", [b"x", "x", Message(b"x"), None, 7, object()])
 def test_something_that_is_no_list_is_published(given: Any) -> None:
     with pytest.raises(InvalidArgument, match="messages is a"):
-        compose.batch_of(given, PLAIN, NOW)
+        stored(given)
 
 
 @pytest.mark.parametrize("given", [[], (), iter([]), {}])
 def test_nothing_becomes_a_message(given: Any) -> None:
-    assert compose.batch_of(given, PLAIN, NOW).payloads == []
+    assert stored(given).payloads == []
 
 
 @pytest.mark.parametrize(
@@ -80,12 +84,14 @@ def test_nothing_becomes_a_message(given: Any) -> None:
 def test_one_bad_message_among_good_ones_is_published(bad: Any) -> None:
     for given in ([bad], [b"good", bad], [Message(b"good"), bad, b"good"]):
         with pytest.raises(InvalidArgument):
-            compose.batch_of(given, PLAIN, NOW)
+            stored(given)
 
 
-def test_a_message_above_the_limit_of_its_queue_is_composed() -> None:
+def test_a_message_above_the_bound_of_all_queues_is_composed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """That of its own queue is looked at when it is published."""
+    monkeypatch.setattr(compose, "MESSAGE_BYTES_MAX", 10)
     with pytest.raises(MessageTooLarge):
-        batch_of(b"ok", Message(b"x" * 11), max_message_bytes=10)
+        batch_of(b"ok", Message(b"x" * 11))
 
 
 def test_a_batch_of_too_many_is_composed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -113,7 +119,7 @@ def test_a_plain_batch_has_columns() -> None:
 
 def test_a_callers_list_changes_what_was_published() -> None:
     given = [b"a", b"b"]
-    batch = compose.batch_of(given, PLAIN, NOW)
+    batch = stored(given)
     given.clear()
     assert batch.payloads == [b"a", b"b"]
     headers = {"a": "1"}
@@ -143,7 +149,7 @@ def test_differing_values_become_one() -> None:
 
 def test_any_iterable_is_refused() -> None:
     for given in ((b"a", b"b"), iter([b"a", b"b"]), dict.fromkeys([b"a", b"b"])):
-        assert compose.batch_of(given, PLAIN, NOW).payloads == [b"a", b"b"]
+        assert stored(given).payloads == [b"a", b"b"]
 
 
 class Bytes(bytes):
@@ -160,8 +166,8 @@ def test_a_kind_of_bytes_is_refused() -> None:
 def test_a_moment_in_the_past_is_kept_as_it_was_given() -> None:
     for moment in (NOW, NOW - 1, 0):
         message = Message(b"", deliver_at=to_datetime(moment))
-        assert compose.batch_of([message], PLAIN, NOW, set_back_us=0).deliver_at == moment
-    assert compose.batch_of([message], PLAIN, NOW, set_back_us=NOW).deliver_at == 0
+        assert stored([message]).deliver_at == moment
+    assert stored([message], set_back_us=NOW).deliver_at == 0
     assert batch_of(Message(b"", delay=0)).deliver_at is None
     assert batch_of(Message(b"", deliver_at=to_datetime(NOW + 1))).deliver_at == NOW + 1
 

@@ -9,10 +9,9 @@ import pytest
 import penstock
 from penstock.broker.deliveries import Leased, deliveries, receipts
 from penstock.broker.port import Granted
-from penstock.broker.shelf import Run
 from penstock.clock import ManualClock, to_datetime
-from penstock.engine.events import Batch
 from penstock.errors import InvalidArgument, LeaseLost
+from penstock.model.batch import Batch, Run
 
 NOW = ManualClock.START_US
 

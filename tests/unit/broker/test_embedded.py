@@ -12,18 +12,18 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import msgspec
 import pytest
 
 from penstock.broker import aio, embedded, sync
+from penstock.broker.compose import publish_of
 from penstock.broker.embedded import Embedded
 from penstock.broker.monitor import Monitor
 from penstock.broker.opening import in_memory, on_disk
-from penstock.broker.port import Receipts
+from penstock.broker.port import UPCOMING
 from penstock.clock import ManualClock, SystemClock
-from penstock.engine.filter import Filter
 from penstock.errors import (
     BrokerClosed,
     DiskFull,
@@ -36,6 +36,9 @@ from penstock.errors import (
 )
 from penstock.limits import FRAME_SECTIONS_MAX
 from penstock.message import Message
+from penstock.model.commands import Publish, Purge, Redrive, Redriven, Settle, Unit
+from penstock.model.queries import OfLog
+from tests import asking
 from tests.conformance.unheard import UnheardClock
 from tests.unit.broker.patience import PATIENCE_S, interrupted_at_the_gate, start, until
 from tests.unit.journal.watched import Watched, failing, nothing
@@ -176,7 +179,7 @@ def test_a_task_that_was_cancelled_takes_a_message(place: Place) -> None:
 
 
 def test_what_was_granted_to_one_who_gives_up_is_kept(place: Place) -> None:
-    ticket: Any = place.port.lease(place.queue._log, "default", 1, consumer=None, wait_us=None, keep=True)
+    ticket: Any = place.port.lease(place.queue._log, "default", 1, wait_us=None)
     place.queue.publish(b"x")
     assert place.queue.stats().leased == 1
     place.port._handing.give_up(ticket)
@@ -206,12 +209,10 @@ def test_the_timer_does_not_wake_anybody(tmp_path: Path) -> None:
 def test_many_queues_that_wake_at_one_moment_exhaust_the_stack(place: Place) -> None:
     logs = [place.broker.queue(f"q{number}")._log for number in range(300)]
     for log in logs:
-        place.port.publish(log, [Message(b"x", delay=5)])
+        asking.begin(place.port, log, publish_of([Message(b"x", delay=5)]))
 
     def wait_for_all() -> list[Any]:
-        return [
-            place.port.lease(log, "default", 1, consumer=None, wait_us=60_000_000, keep=True) for log in logs
-        ]
+        return [place.port.lease(log, "default", 1, wait_us=60_000_000) for log in logs]
 
     place.queue.publish(b"x")  # what was published is durable
     waiting = wait_for_all()
@@ -273,7 +274,7 @@ def passing(clock: ManualClock, seconds: float) -> Callable[[str, tuple[object, 
 @pytest.mark.parametrize("on_expire", ["drop", "dead-letter"])
 def test_what_expired_while_it_was_being_recorded_is_delivered(disk: Place, on_expire: str) -> None:
     queue = disk.broker.queue("mortal", on_expire=on_expire)
-    waiting: Any = disk.port.lease(queue._log, "default", 5, consumer=None, wait_us=None, keep=True)
+    waiting: Any = disk.port.lease(queue._log, "default", 5, wait_us=None)
     disk.files.before = passing(disk.clock, 10)
     queue.publish_many([Message(b"over", ttl=5)])
     disk.files.before = nothing
@@ -344,7 +345,7 @@ def test_a_snapshot_brings_back_what_was_dropped_before_it_was_recorded(disk: Pl
     for done in (*publishing, snapshot):
         done.result(PATIENCE_S)
     after = disk.crashed()
-    assert after.port.stats().wait().journal.recovery.snapshot is not None
+    assert asking.broker_stats(after.port).journal.recovery.snapshot is not None
     again = after.broker.queue("latest")
     assert (again.depth(), again.stats().ready) == (3, 3)
     assert [found.payload for found in again.receive_many(99)] == [b"5", b"6", b"7"]
@@ -664,7 +665,7 @@ def test_a_snapshot_loses_or_repeats_what_is_on_its_way(disk: Place) -> None:
         done.result(PATIENCE_S)
     snapshot.result(PATIENCE_S)
     after = disk.crashed()
-    assert after.port.stats().wait().journal.recovery.snapshot is not None
+    assert asking.broker_stats(after.port).journal.recovery.snapshot is not None
     assert after.payloads() == [b"3", b"0", b"1", b"2", b"5", b"6"]
     assert (after.queue.depth(), after.queue.stats().delayed) == (7, 1)
     disk.clock.advance(5)
@@ -761,10 +762,11 @@ def test_only_lost_messages_give_an_empty_answer() -> None:
 def test_a_foreign_handle_is_taken(place: Place) -> None:
     foreign: Any = object()
     for call in (
-        lambda: place.port.publish(foreign, [b"x"]),
-        lambda: place.port.lease(foreign, "default", 1, consumer=None, wait_us=0, keep=True),
-        lambda: place.port.peek(foreign, 1),
-        lambda: place.port.change(foreign, "purge"),
+        lambda: place.port.commit(Unit("default", ((foreign, Publish([b"x"])),))),
+        lambda: place.port.commit(Unit("default", ((foreign, Purge()),))),
+        lambda: place.port.lease(foreign, "default", 1),
+        lambda: place.port.read(foreign, UPCOMING, 1),
+        lambda: place.port.describe(OfLog(foreign)),
     ):
         with pytest.raises(InvalidArgument):
             call()
@@ -776,7 +778,7 @@ def test_receipts_of_which_one_is_old_are_settled_in_part(place: Place, how: Any
     first, second = place.queue.receive_many(2)
     number = first._number
     with pytest.raises(LeaseLost):
-        place.port.settle(place.queue._log, Receipts("default", [0, 1], [number, number + 1]), how)
+        asking.begin(place.port, place.queue._log, Settle("default", [0, 1], [number, number + 1], how))
     assert place.queue.stats().leased == 2
     place.queue.ack_many([first, second])
 
@@ -800,12 +802,13 @@ def test_a_redrive_looks_at_everything_before_it_lets_others_pass(
         def steps(self, _message: Message) -> int:
             return 1
 
+    monkeypatch.setattr(embedded, "compile_filter", lambda _text: Seen())
     letters = queue.dead_letters()._log
-    span: range | None = None
+    span: tuple[int, int] | None = None
     steps = []
-    while span is None or span:
+    while span is None or span[0] < span[1]:
         before = len(seen)
-        step = place.port.redrive(letters, 100, where=cast(Filter, Seen()), to=None, span=span).wait()
+        step = asking.do(place.port, letters, Redrive(where="every fifth", span=span))
         steps.append((step.moved, len(seen) - before))
         span = step.left
     assert steps == [(2, 10), (2, 10), (2, 10), (1, 5)]
@@ -820,14 +823,13 @@ def test_large_letters_go_back_in_one_unit(place: Place, monkeypatch: pytest.Mon
     for delivery in queue.receive_many(5):
         delivery.reject()
     letters = queue.dead_letters()._log
-    step = place.port.redrive(letters, 100, where=None, to=None, span=None).wait()
-    assert (step.moved, step.left) == (2, range(2, 5))
+    assert asking.do(place.port, letters, Redrive()) == Redriven(2, (2, 5))
     assert (queue.redrive(), queue.depth()) == (3, 5)
 
 
 def test_nothing_to_settle_is_settled(place: Place) -> None:
     with pytest.raises(InvalidArgument):
-        place.port.settle(place.queue._log, Receipts("default", [], []), "ack")
+        asking.begin(place.port, place.queue._log, Settle("default", [], []))
 
 
 def test_nothing_to_publish_is_an_error_or_not_by_its_type(place: Place) -> None:

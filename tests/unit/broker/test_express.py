@@ -6,7 +6,8 @@ import os
 import signal
 import threading
 from collections.abc import Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +15,8 @@ from hypothesis import strategies as st
 
 import penstock
 from penstock.broker import sync
-from penstock.broker.express import LATER, Express
+from penstock.broker.express import Express
+from penstock.broker.handing import alive
 from penstock.engine.log import FEW_KEPT
 from penstock.errors import (
     BrokerClosed,
@@ -25,6 +27,7 @@ from penstock.errors import (
     PenstockError,
     QueueNotFound,
 )
+from penstock.model.commands import Handle, Settle
 from tests.conformance.unheard import UnheardClock
 from tests.unit.broker.patience import PATIENCE_S, start, until
 
@@ -35,10 +38,9 @@ class Place:
     def __init__(self, *, short: bool) -> None:
         self.clock = UnheardClock()
         self.broker = penstock.open(clock=self.clock)
-        self.port: Any = self.broker._port  # not only what every port has
+        self.port = cast(Any, self.broker._port)  # not only what every port has
         if not short:
-            self.broker._express = None
-            setattr(self.broker._port, "express", None)  # noqa: B010
+            self.port._express = None
 
     def queue(self, **policy: Any) -> sync.Queue:
         return self.broker.queue("q", **policy)
@@ -64,9 +66,13 @@ def short() -> Iterator[Place]:
 
 
 def express_of(place: Place) -> Express:
-    found = place.port.express
+    found = place.port._express
     assert isinstance(found, Express)
     return found
+
+
+def acked(express: Express, log: Handle, offset: int, number: int) -> bool:
+    return express.ack(log, Settle("default", [offset], [number]))
 
 
 def test_settled_priorities_pile_up(place: Place) -> None:
@@ -186,10 +192,12 @@ def test_a_plain_queue_does_not_go_the_short_way(short: Place) -> None:
     queue.publish(b"first")
     queue.purge()
     assert express.publish(queue._log, b"x")
-    delivery = express.receive(queue._log, sync.Delivery, queue)
-    assert delivery is not LATER
-    assert express.ack(queue._log, delivery.offset, delivery._number)
-    assert express.receive(queue._log, sync.Delivery, queue) is None
+    ticket = express.lease(alive(queue._log), None)
+    assert ticket is not None
+    granted = ticket.wait()
+    assert granted is not None
+    assert acked(express, queue._log, granted.offsets[0], granted.number)
+    assert express.lease(alive(queue._log), None) is None
 
 
 @pytest.mark.parametrize(
@@ -201,8 +209,8 @@ def test_another_queue_goes_the_short_way(short: Place, policy: dict[str, Any]) 
     queue, express = short.queue(**policy), express_of(short)
     assert queue.receive() is None
     assert express.publish(queue._log, b"x") == 0
-    assert express.receive(queue._log, sync.Delivery, queue) is LATER
-    assert not express.ack(queue._log, 0, 1)
+    assert express.lease(alive(queue._log), None) is None
+    assert not acked(express, queue._log, 0, 1)
     plain = short.broker.queue("plain")
     plain.publish(b"first")
     assert express.publish(plain._log, b"x")
@@ -401,14 +409,34 @@ def test_a_waiting_receiver_is_passed_over(place: Place) -> None:
     assert queue.stats().ready == 1
 
 
-def test_the_short_way_stays_closed_when_nobody_waits_any_more(short: Place) -> None:
-    queue = short.queue()
+def test_a_receiver_that_waits_closes_the_short_way_of_its_queue_alone(short: Place) -> None:
+    queue, other, express = short.queue(), short.broker.queue("other"), express_of(short)
+    assert other.receive() is None  # it has a group from now on
+    other.publish(b"first")
+    other.purge()
     waiter = start(queue.receive, 5)
     until(lambda: queue.stats().waiting)
+    assert express.publish(queue._log, b"x") == 0
+    assert express.publish(other._log, b"x")
+    assert express.lease(alive(other._log), None) is not None
     short.advance(6)
     assert waiter.result(PATIENCE_S) is None
-    queue.publish(b"x")  # once more the ordinary way
-    assert express_of(short).publish(queue._log, b"y")
+    assert express.publish(queue._log, b"y")
+
+
+def test_on_disk_a_receiver_that_waits_closes_the_short_way_of_its_queue_alone(tmp_path: Path) -> None:
+    with penstock.open(tmp_path / "data") as broker:
+        queue, other, express = broker.queue("q"), broker.queue("other"), cast(Any, broker._port)._short
+        assert other.receive() is None
+        other.publish(b"first")
+        waiter = start(queue.receive, None)
+        until(lambda: queue.stats().waiting)
+        assert express.publish(alive(queue._log), b"x") is None
+        assert express.publish(alive(other._log), b"x") is not None
+        assert express.lease(alive(other._log), None) is not None
+        queue.publish(b"end")
+        assert waiter.result(PATIENCE_S) is not None
+        assert express.publish(alive(queue._log), b"y") is not None
 
 
 def test_a_closed_broker_takes_the_short_way(place: Place) -> None:

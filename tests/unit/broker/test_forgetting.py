@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from penstock.broker import sync
+from penstock.broker.handing import alive
 from penstock.broker.opening import in_memory, on_disk
 from penstock.clock import ManualClock
 from penstock.engine import log as logs
@@ -15,8 +16,7 @@ from penstock.engine.log import Log
 
 
 def log_of(queue: sync.Queue) -> Log:
-    assert isinstance(queue._log, Log)
-    return queue._log
+    return alive(queue._log)
 
 
 @pytest.fixture(params=["memory", "disk"])

@@ -31,7 +31,7 @@ def pass_time(place: Place, seconds: float) -> None:
 
 def granted(place: Place, queue: sync.Queue, count: int) -> Any:
     """Somebody who waited was granted messages, and has not looked yet."""
-    ticket = place.port.lease(queue._log, "default", count, consumer=None, wait_us=None, keep=True)
+    ticket = place.port.lease(queue._log, "default", count, wait_us=None)
     queue.publish_many([b"%d" % number for number in range(count)])
     assert queue.stats().leased == count
     return ticket
@@ -100,7 +100,7 @@ def _gets_a_message(place: Place, queue: sync.Queue) -> None:
 
 
 def _gives_up(place: Place, queue: sync.Queue) -> None:
-    ticket: Any = place.port.lease(queue._log, "default", 1, consumer=None, wait_us=None, keep=True)
+    ticket: Any = place.port.lease(queue._log, "default", 1, wait_us=None)
     assert queue.stats().waiting == 1
     place.port._handing.give_up(ticket)
 

@@ -15,18 +15,9 @@ from hypothesis import strategies as st
 from penstock import limits
 from penstock.broker.ledger import events_of, rows_of
 from penstock.clock import ManualClock
-from penstock.engine.events import (
-    Action,
-    Batch,
-    Declared,
-    Event,
-    Leased,
-    Outcome,
-    Produced,
-    Published,
-    Settled,
-)
+from penstock.engine.events import Action, Declared, Event, Leased, Outcome, Produced, Published, Settled
 from penstock.journal.journal import Journal
+from penstock.model.batch import Batch
 
 NOW = ManualClock.START_US
 TEXT = st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import penstock
+from penstock.broker.handing import alive
 from penstock.broker.lines import Lines
 from penstock.broker.ticket import Waiting
 from penstock.engine.log import Log
@@ -24,7 +25,7 @@ def log_of(name: str = "q") -> Log:
 
 
 def waiting(log: Log, deadline_us: int | None = None, group: str = "default") -> Waiting:
-    return Waiting((log, group), 1, None, keep=True, deadline_us=deadline_us, give_up=None)
+    return Waiting((log, group), 1, None, deadline_us=deadline_us, give_up=None)
 
 
 def test_one_who_left_is_served_or_leaves_twice() -> None:
@@ -121,8 +122,8 @@ def test_a_deleted_queue_on_which_somebody_waited_is_kept_in_memory() -> None:
     kept = []
     for number in range(10):
         queue = broker.queue(f"reply-{number}")
-        kept.append(weakref.ref(queue._log))
-        ticket: Any = port.lease(queue._log, "default", 1, consumer=None, wait_us=1000, keep=True)
+        kept.append(weakref.ref(alive(queue._log)))
+        ticket: Any = port.lease(queue._log, "default", 1, wait_us=1000)
         clock.advance(1)
         port.wake()
         assert ticket.wait() is None
@@ -139,10 +140,10 @@ def test_a_queue_on_which_nobody_waits_any_more_is_looked_at() -> None:
     port: Any = broker._port
     for number in range(10):
         queue = broker.queue(f"q{number}")
-        port.lease(queue._log, "default", 1, consumer=None, wait_us=1000, keep=True)
+        port.lease(queue._log, "default", 1, wait_us=1000)
     assert [broker.queue("q3").stats().waiting, port.monitor.lines.count] == [1, 10]
     clock.advance(1)
     port.wake()
     assert (port.monitor.lines._lines, port.monitor.lines._patience, port.monitor.lines.count) == ({}, [], 0)
-    assert not port.monitor.express_closed
+    assert all(log.plain for log in port.monitor.engine.logs.values())  # their short ways are open
     broker.close()

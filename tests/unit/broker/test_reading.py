@@ -12,12 +12,16 @@ import pytest
 
 from penstock.broker.contents import messages_of
 from penstock.broker.opening import on_disk
-from penstock.broker.port import MessageId
 from penstock.broker.reading import WINDOW, available
 from penstock.broker.sync import Queue
 from penstock.clock import to_datetime
 from penstock.engine.milestones import STRIDE
 from penstock.errors import InvalidArgument
+from penstock.model.commands import Place as At
+from penstock.model.commands import Publish
+from penstock.model.queries import Locate
+from tests import asking
+from tests.unit.broker.patience import PATIENCE_S, start
 from tests.unit.broker.test_embedded import Place
 
 
@@ -200,35 +204,57 @@ def test_what_is_available_is_given_twice_or_out_of_order(place: Place) -> None:
     assert set(found) >= {*range(10), *range(40, 50)}
 
 
+def test_a_read_ends_when_its_reader_is_closed_as_it_begins(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reader, read = place.queue.reader("r"), place.port.read
+
+    def read_and_close(*given: Any, **more: Any) -> Any:
+        ticket = read(*given, **more)
+        reader.close()  # as another thread may, before the reader has the ticket
+        return ticket
+
+    monkeypatch.setattr(place.port, "read", read_and_close)
+    reading = start(reader.read, None)
+    try:
+        assert reading.result(PATIENCE_S) is None
+    finally:
+        place.queue.publish(b"end")
+
+
 # --- places ---
 
 
-@pytest.mark.parametrize("wrong", ["first", -1, 1.5, None, b"earliest", [], MessageId(-5)], ids=repr)
-def test_what_is_no_place_is_one(place: Place, wrong: Any) -> None:
+@pytest.mark.parametrize("wrong", [At(offset=-1), At(offset=2), At(message_id=-5)], ids=repr)
+def test_what_is_no_place_is_one(place: Place, wrong: At) -> None:
     place.queue.publish(b"x")
     with pytest.raises(InvalidArgument):
-        place.port.locate(place.queue._log, wrong).wait()
+        place.port.describe(Locate(place.queue._log, wrong)).wait()
 
 
 def test_the_ends_are_elsewhere(place: Place) -> None:
-    locate = place.port.locate
-    log = place.queue._log
-    assert [locate(log, end).wait() for end in ("earliest", "latest", 0)] == [0, 0, 0]
+
+    def located(**where: Any) -> int:
+        return place.port.describe(Locate(place.queue._log, At(**where))).wait()
+
+    assert [located(at="earliest"), located(at="latest"), located(offset=0)] == [0, 0, 0]
     place.queue.publish_many([b"0", b"1"])
     held = place.queue.receive()
     assert held is not None
     held.ack()
-    assert [locate(log, end).wait() for end in ("earliest", "latest", 1, 2)] == [1, 2, 1, 2]
-    assert locate(log, to_datetime(0)).wait() == 1
-    assert locate(log, to_datetime(place.clock.now_us() + 1)).wait() == 2
+    assert [located(at="earliest"), located(at="latest")] == [1, 2]
+    assert [located(offset=1), located(offset=2)] == [1, 2]
+    assert located(timestamp=to_datetime(0)) == 1
+    assert located(timestamp=to_datetime(place.clock.now_us() + 1)) == 2
 
 
 def test_a_reader_begins_behind_what_is_just_becoming_durable(tmp_path: Path) -> None:
     port = on_disk(tmp_path / "q")
     try:
-        log = port.declare("default", "orders", {}, create=True).wait()
-        publishing = port.publish(log, [b"a", b"b"])  # nobody has waited for it: it is not on the disk yet
-        begins = port.locate(log, "earliest").wait()
+        log = asking.declare(port)
+        # Nobody has waited for it: it is not on the disk yet.
+        publishing = asking.begin(port, log, Publish([b"a", b"b"]))
+        begins = port.describe(Locate(log, At(at="earliest"))).wait()
         publishing.wait()
         assert begins == 0
         assert [one.payload for one in messages_of(port.read(log, begins, 5).wait().runs)] == [b"a", b"b"]

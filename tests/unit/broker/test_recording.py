@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from penstock.broker import embedded
-from penstock.broker.port import Redriven
 from penstock.broker.sync import Queue
 from penstock.errors import BatchTooLarge, DiskFull, PenstockError
 from penstock.limits import FRAME_BYTES_MAX
+from penstock.model.commands import Redrive, Redriven
+from tests import asking
 from tests.unit.broker.patience import PATIENCE_S, start, until
 from tests.unit.broker.test_embedded import Place, fill
 from tests.unit.journal.watched import failing, nothing
@@ -130,7 +131,7 @@ def test_the_offsets_of_a_damaged_end_are_used_again(disk: Place, published: str
     disk.queue.publish_many(damaged)
     (segment,) = damage_last(disk, damaged[-1])
     after = Place(segment.parent, disk.clock)
-    found = after.port.stats().wait().journal
+    found = asking.broker_stats(after.port).journal
     assert [damage.spans for damage in found.damage] == [[(1, 1, len(damaged))]]
     following = 1 + len(damaged)
     assert (after.queue.stats().next_offset, after.queue.depth()) == (following, 1)
@@ -184,10 +185,9 @@ def test_a_unit_of_dead_letters_that_go_back_is_larger_than_its_bound(
     monkeypatch.setattr(embedded, "REDRIVEN_BYTES", 10_000)
     dead = buried(disk.queue, [b"%d " % number * 400 for number in range(10)] + [b"x" * 50_000] + [b"y"] * 3)
     steps: list[Redriven] = []
-    span: range | None = None
-    while span is None or span:
-        steps.append(disk.port.redrive(dead._log, 100, where=None, to=None, span=span).wait())
-        span = steps[-1].left
+    while not steps or steps[-1].left[0] < steps[-1].left[1]:
+        span = steps[-1].left if steps else None
+        steps.append(asking.do(disk.port, dead._log, Redrive(span=span)))
     assert sum(step.moved for step in steps) == 14
     assert max(step.moved for step in steps) <= 10
     sizes = [len(payload) for payload in disk.payloads()]

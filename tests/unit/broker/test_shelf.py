@@ -15,11 +15,12 @@ from hypothesis import strategies as st
 import penstock
 from penstock.broker import shelf as shelves
 from penstock.broker.ledger import rows_of
-from penstock.broker.shelf import BATCH_OVERHEAD_BYTES, JournalShelf, MemoryShelf, Row, Run, runs_of
+from penstock.broker.shelf import BATCH_OVERHEAD_BYTES, JournalShelf, MemoryShelf, Row, runs_of
 from penstock.clock import ManualClock
-from penstock.engine.events import Batch, Published
+from penstock.engine.events import Published
 from penstock.journal.cleaner import DeadRange, clean
 from penstock.journal.journal import Journal
+from penstock.model.batch import Batch, Run
 from tests.unit.journal.watched import Watched
 
 NOW = ManualClock.START_US
@@ -101,7 +102,7 @@ def test_a_deleted_log_is_kept_in_memory() -> None:
 def test_memory_grows_with_every_message_that_was_ever_there(short_way: bool) -> None:
     broker = penstock.open(clock=ManualClock())
     if not short_way:
-        broker._express = broker._port.express = None  # type: ignore[attr-defined]
+        broker._port._express = None  # type: ignore[attr-defined]
     queue = broker.queue("q")
 
     def go_round(times: int) -> None:

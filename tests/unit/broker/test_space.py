@@ -12,6 +12,7 @@ import pytest
 
 from penstock.broker import sync, upkeep
 from penstock.checkup.verify import verify
+from tests import asking
 from tests.unit.broker.patience import until
 from tests.unit.broker.test_upkeep import SEGMENT_BYTES, Place
 
@@ -34,7 +35,7 @@ def at_once(queue: sync.Queue) -> None:
 
 
 def journal(place: Place) -> Any:
-    return place.port.stats().wait().journal
+    return asking.broker_stats(place.port).journal
 
 
 @pytest.mark.parametrize("consume", [one_by_one, at_once])

@@ -10,10 +10,10 @@ import msgspec
 import pytest
 
 import penstock
-from penstock.broker.port import QueueStats
 from penstock.broker.state_reader import StateReader
 from penstock.errors import CorruptJournal, QueueNotFound
 from penstock.message import Message
+from penstock.model.stats import QueueStats
 
 #: What only the owner's process knows.
 LIVE = ("consumers", "waiting", "delivered", "acked")

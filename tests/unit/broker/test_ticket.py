@@ -119,7 +119,7 @@ def test_a_thread_sleeps_on_when_it_was_granted_something(given: Given) -> None:
 
 
 def a_receive(given: Given) -> Waiting:
-    return Waiting((None, "default"), 1, None, keep=True, deadline_us=None, give_up=given.give_up)
+    return Waiting((None, "default"), 1, None, deadline_us=None, give_up=given.give_up)
 
 
 def test_a_task_sleeps_on_when_it_was_granted_something(given: Given) -> None:
@@ -172,7 +172,7 @@ def test_who_waits_hears_of_it_later_than_whoever_comes_next() -> None:
     """A consumer's answer goes out before the publisher's: it is the one that somebody waits for."""
 
     async def play() -> None:
-        waiting = Waiting((None, "default"), 1, None, keep=True, deadline_us=None, give_up=None)
+        waiting = Waiting((None, "default"), 1, None, deadline_us=None, give_up=None)
         waits = asyncio.ensure_future(waiting.get())
         await asyncio.sleep(0)
         waiting.grant(Answer("a message"))
@@ -185,7 +185,7 @@ def test_who_waits_hears_of_it_later_than_whoever_comes_next() -> None:
 
 def test_who_waits_does_not_hear_of_what_another_thread_grants() -> None:
     async def play() -> str:
-        waiting = Waiting((None, "default"), 1, None, keep=True, deadline_us=None, give_up=None)
+        waiting = Waiting((None, "default"), 1, None, deadline_us=None, give_up=None)
         waits = asyncio.ensure_future(waiting.get())
         await asyncio.sleep(0)
         await asyncio.to_thread(waiting.grant, Answer("a message"))

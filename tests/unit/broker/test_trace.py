@@ -12,11 +12,13 @@ import msgspec
 import pytest
 
 from penstock.broker import trace
-from penstock.broker.trace import ERROR_ROW_CHARS, PARTS, Step, Tracer, told
+from penstock.broker.trace import ERROR_ROW_CHARS, PARTS, Tracer, told
 from penstock.clock import SECOND_US, ManualClock, to_datetime
 from penstock.engine.change import Declaration
-from penstock.engine.events import Action, Batch, Declared, Event, Leased, Outcome, Published, Settled
+from penstock.engine.events import Action, Declared, Event, Leased, Outcome, Published, Settled
 from penstock.engine.letter import ORIGIN_ID
+from penstock.model.batch import Batch
+from penstock.model.stats import Step
 from penstock.policy import Policy
 
 NOW = ManualClock.START_US

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from penstock import limits
 from penstock.broker import transaction
 from penstock.errors import (
     BatchTooLarge,
@@ -214,7 +215,7 @@ def _no_room(kind: Any, size: int) -> None:
 
 
 def test_a_transaction_has_no_bound(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(transaction, "OPERATIONS_MAX", 3)
+    monkeypatch.setattr(limits, "STEPS_MAX", 3)
     tx = place.broker.transaction()
     for _ in range(4):
         tx.publish("q", b"x")

@@ -10,9 +10,11 @@ import pytest
 
 from penstock.broker import monitor
 from penstock.broker.embedded import Embedded
+from penstock.broker.handing import alive
 from penstock.broker.opening import in_memory
-from penstock.engine.filter import compile_filter
 from penstock.message import Message
+from penstock.model.commands import DeadLetters, Handle, OpenGroup, Redrive, Settle
+from tests import asking
 
 GROUPS = 3
 EACH = 10
@@ -28,22 +30,19 @@ def port(monkeypatch: pytest.MonkeyPatch) -> Iterator[Embedded]:
     found.close()
 
 
-def subscribed(port: Embedded) -> Any:
-    topic = port.declare("default", "events", {}, create=None, kind="topic").wait()
+def subscribed(port: Embedded) -> Handle:
+    topic = asking.declare(port, "events", kind="topic")
     for group in range(GROUPS):
-        port.open_group(
-            topic, f"g{group}", filter="n = 'yes'", strategy=None, start="latest", durable=True
-        ).wait()
+        asking.do(port, topic, OpenGroup(f"g{group}", filter="n = 'yes'"))
     return topic
 
 
-def publish(port: Embedded, topic: Any) -> None:
-    port.publish(
-        topic, [Message(b"", headers={"n": "no"})] * (EACH - 1) + [Message(b"x", headers={"n": "yes"})]
-    ).wait()
+def publish(port: Embedded, topic: Handle) -> None:
+    no, yes = Message(b"", headers={"n": "no"}), Message(b"x", headers={"n": "yes"})
+    asking.publish(port, topic, [no] * (EACH - 1) + [yes])
 
 
-async def turn_by_turn(topic: Any, *work: Awaitable[Any]) -> tuple[list[Any], list[int]]:
+async def turn_by_turn(topic: Handle, *work: Awaitable[Any]) -> tuple[list[Any], list[int]]:
     """Return what the work gave, and how many messages were looked at in each turn of the loop."""
     running = asyncio.gather(*work)
     looked_at: list[int] = []
@@ -55,16 +54,15 @@ async def turn_by_turn(topic: Any, *work: Awaitable[Any]) -> tuple[list[Any], li
     return await running, looked_at
 
 
-def settled(topic: Any) -> int:
-    return sum(topic.published - group.lanes.count for group in topic.groups.values())
+def settled(topic: Handle) -> int:
+    log = alive(topic)
+    return sum(log.published - group.lanes.count for group in log.groups.values())
 
 
 def test_filtered_leases_share_the_steps_of_a_turn(port: Embedded) -> None:
     topic = subscribed(port)
     publish(port, topic)
-    leases = [
-        port.lease(topic, f"g{group}", 1, consumer=None, wait_us=0, keep=True) for group in range(GROUPS)
-    ]
+    leases = [port.lease(topic, f"g{group}", 1) for group in range(GROUPS)]
     found, looked_at = asyncio.run(turn_by_turn(topic, *(lease.get() for lease in leases)))
     assert [list(granted.offsets) for granted in found] == [[EACH - 1]] * GROUPS
     assert (max(looked_at), sum(looked_at)) == (1, GROUPS * EACH)
@@ -73,9 +71,7 @@ def test_filtered_leases_share_the_steps_of_a_turn(port: Embedded) -> None:
 def test_a_publish_leaves_filters_of_waiting_receivers_to_later_turns(port: Embedded) -> None:
     topic = subscribed(port)
 
-    waits = [
-        port.lease(topic, f"g{group}", 1, consumer=None, wait_us=None, keep=True) for group in range(GROUPS)
-    ]
+    waits = [port.lease(topic, f"g{group}", 1, wait_us=None) for group in range(GROUPS)]
     publish(port, topic)
     assert settled(topic) == 0
     found, looked_at = asyncio.run(turn_by_turn(topic, *(lease.get() for lease in waits)))
@@ -84,18 +80,16 @@ def test_a_publish_leaves_filters_of_waiting_receivers_to_later_turns(port: Embe
 
 
 def test_redrives_with_a_filter_share_the_steps_of_a_turn(port: Embedded) -> None:
-    queue = port.declare("default", "orders", {"max_attempts": 1}, create=None).wait()
-    port.publish(queue, [Message(b"", headers={"n": "yes"})] * EACH).wait()
-    held = port.lease(queue, "default", EACH, consumer=None, wait_us=0, keep=True).wait()
+    queue = asking.declare(port, max_attempts=1)
+    asking.publish(port, queue, [Message(b"", headers={"n": "yes"})] * EACH)
+    held = port.lease(queue, "default", EACH).wait()
     assert held is not None
-    for offset in held.offsets:
-        port.settle(queue, port.held(queue, held.runs[0].batch.ids[offset]).wait(), "reject").wait()
-    letters = port.change(queue, "dead-letters").wait()
-    where = compile_filter("n = 'yes'")
+    asking.do(port, queue, Settle("default", list(held.offsets), [held.number] * EACH, "reject"))
+    letters = port.declare(DeadLetters(queue)).wait()
 
     async def redrive(first: int) -> int:
-        done = await port.redrive(letters, 100, where=where, to=None, span=range(first, EACH)).get()
-        return done.moved
+        (done,) = await asking.begin(port, letters, Redrive(where="n = 'yes'", span=(first, EACH))).get()
+        return int(done.moved)
 
     moved, looked_at = asyncio.run(turn_by_turn(letters, *map(redrive, range(0, EACH, 2))))
     assert moved == [1] * (EACH // 2)

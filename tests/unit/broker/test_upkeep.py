@@ -15,6 +15,7 @@ from penstock.broker.opening import on_disk
 from penstock.clock import ManualClock
 from penstock.engine.lease import Lease, Leases
 from penstock.errors import JournalFailed
+from tests import asking
 from tests.conformance.unheard import UnheardClock
 from tests.unit.broker.patience import until
 from tests.unit.journal.watched import Watched, failing, nothing
@@ -70,7 +71,7 @@ def keep_up(place: Place) -> None:
 
 def report(port: Embedded) -> int:
     """How many frames were replayed when it was opened."""
-    return port.stats().wait().journal.recovery.frames  # type: ignore[no-any-return]
+    return int(asking.broker_stats(port).journal.recovery.frames)
 
 
 def test_consumed_segments_are_kept(place: Place, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,7 +83,7 @@ def test_consumed_segments_are_kept(place: Place, monkeypatch: pytest.MonkeyPatc
         consume(place.queue, 200)
         until(lambda: not place.upkeep._due.is_set())
         grown = max(grown, place.segments())
-    until(lambda: len(place.port.stats().wait().journal.snapshots) == 2)
+    until(lambda: len(asking.broker_stats(place.port).journal.snapshots) == 2)
     keep_up(place)
     assert place.segments() <= 6
     after = place.crashed("after")
@@ -112,7 +113,7 @@ def test_a_message_in_the_middle_of_what_was_consumed_is_lost(place: Place) -> N
         ids[place.queue.publish(b"kept %d" % number, delay=1000 + number)] = b"kept %d" % number
         consume(place.queue, 20)
     keep_up(place)
-    assert place.port.stats().wait().journal.messages < 400
+    assert asking.broker_stats(place.port).journal.messages < 400
     after = place.crashed("after")
     place.clock.advance(2000)
     after.port.wake()
@@ -143,7 +144,7 @@ def test_a_deleted_queue_is_kept_on_the_disk(place: Place) -> None:
     place.broker.delete_queue("other")
     consume(place.queue, 100)
     keep_up(place)
-    assert place.port.stats().wait().journal.messages < 80
+    assert asking.broker_stats(place.port).journal.messages < 80
 
 
 def test_nothing_is_said_of_upkeep_that_was_not_done(place: Place, caplog: pytest.LogCaptureFixture) -> None:
@@ -154,7 +155,7 @@ def test_nothing_is_said_of_upkeep_that_was_not_done(place: Place, caplog: pytes
     place.files.before = nothing
     consume(place.queue, 10)  # and the broker goes on
     place.upkeep.run()
-    assert place.port.stats().wait().journal.snapshots
+    assert asking.broker_stats(place.port).journal.snapshots
 
 
 @pytest.mark.parametrize("how", ["upkeep", "closing"])
@@ -193,7 +194,7 @@ def test_upkeep_is_done_for_every_change(place: Place, monkeypatch: pytest.Monke
     place.queue.publish_many([b"x"] * 10)
     place.queue.publish(b"x")
     assert place.upkeep._thread is not None
-    until(lambda: place.port.stats().wait().journal.snapshots)
+    until(lambda: asking.broker_stats(place.port).journal.snapshots)
 
 
 def test_closing_leaves_upkeep_under_way(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

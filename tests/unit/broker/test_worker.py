@@ -28,7 +28,9 @@ from penstock.broker.opening import in_memory, on_disk
 from penstock.broker.worker import AioWorker, Worker
 from penstock.clock import ManualClock
 from penstock.errors import BrokerClosed, DiskFull, InvalidArgument, PenstockError, QueueNotFound
+from penstock.model.commands import Settle
 from penstock.policy import Backoff
+from tests import asking
 from tests.conformance.oddities import Mute, oddities
 from tests.conformance.unheard import UnheardClock
 
@@ -524,9 +526,8 @@ def test_one_lost_lease_takes_the_others_with_it(place: Place) -> None:
     for _ in range(2):
         gate.begun.acquire()
     held = list(running.worker._holding._held.values())
-    place.port.settle(
-        queue._log, receipts([held[0].delivery], running.worker._queue)[0], "ack"
-    ).wait()  # behind its back
+    (receipt,) = receipts([held[0].delivery], running.worker._queue)
+    asking.do(place.port, queue._log, Settle(*receipt))  # behind its back
     place.pass_time(11)
     running.beat()
     assert running.counts == (0, 0, 1)

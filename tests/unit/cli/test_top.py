@@ -25,9 +25,9 @@ import pytest
 from rich.console import Console
 
 import penstock
-from penstock.broker.port import GroupStats, QueueStats
 from penstock.cli.rates import ORDERS, Frame, Row, Share, Snapshot, Watch, in_order, rows
 from penstock.cli.top import COLUMNS, Screen
+from penstock.model.stats import GroupStats, QueueStats
 from tests.server.process import penstock as penstock_process
 from tests.unit.cli.places import KINDS, home_of, run
 

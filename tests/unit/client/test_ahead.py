@@ -13,14 +13,15 @@ import penstock
 from penstock import LeaseLost
 from penstock.broker.embedded import Embedded
 from penstock.broker.opening import in_memory
-from penstock.broker.port import Receipts
 from penstock.client.ahead import Ahead
 from penstock.client.rows import RemoteHandle
 from penstock.client.running import Halt
 from penstock.clock import Clock, ManualClock
 from penstock.errors import BrokerClosed
+from penstock.model.commands import Receipts
 from penstock.policy import Policy
 from penstock.wire import DeliveryRow, Leases
+from tests import asking
 from tests.conformance.background import all_of, start
 from tests.server.running import Running
 from tests.unit.broker.patience import until
@@ -50,7 +51,7 @@ def leased(queue: penstock.Queue) -> int:
 
 def ends(inside: Embedded) -> list[Any]:
     """When the leases of a queue end."""
-    log: Any = inside.find("default", "orders").wait()
+    log: Any = inside.monitor.engine.find("default", "orders")
     group = log.group()
     found = group.leases.of(range(log.next_offset))
     return [one.deadline_us for one in found if one is not None]
@@ -116,8 +117,7 @@ def test_a_consumer_that_was_taken_out_hands_out_what_it_had(broker: penstock.Br
 
 
 def waiting(inside: Embedded) -> int:
-    log: Any = inside.find("default", "orders").wait()
-    return inside.describe(log).wait().waiting
+    return asking.stats(inside, asking.find(inside)).waiting
 
 
 def test_each_thread_fetches_ahead(broker: penstock.Broker, inside: Embedded) -> None:

@@ -55,7 +55,7 @@ def killed(broker: penstock.Broker) -> None:
 
 
 def heard_us(inside: Embedded, consumer: str) -> int:
-    log: Any = inside.find("default", "orders").wait()
+    log: Any = inside.monitor.engine.find("default", "orders")
     member = log.group().members.get(consumer)
     return -1 if member is None else int(member.heard_us)
 

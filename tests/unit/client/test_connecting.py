@@ -17,6 +17,7 @@ import pytest
 import penstock
 from penstock import InvalidArgument, InvalidName, ServerUnavailable, Unauthorized, wire
 from penstock.broker.opening import in_memory
+from penstock.model.queries import Names
 from tests.conformance.background import PATIENCE_S, start, until
 from tests.server.process import penstock as penstock_command
 from tests.server.running import Running
@@ -149,7 +150,7 @@ def test_a_loop_waits_for_itself() -> None:
         async def main() -> None:
             async with penstock.aio.connect(server.url) as broker:
                 with pytest.raises(InvalidArgument, match="await"):
-                    broker._port.names("default").wait()
+                    broker._port.describe(Names("default")).wait()
                 with pytest.raises(InvalidArgument, match="await"):
                     broker._port.close()
 

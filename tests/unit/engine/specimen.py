@@ -9,10 +9,11 @@ from typing import Any
 from penstock.clock import SECOND_US, ManualClock
 from penstock.engine.change import Change, Content, Grant
 from penstock.engine.engine import Engine
-from penstock.engine.events import Batch, Event, Published
+from penstock.engine.events import Event, Published
 from penstock.engine.history import replay
 from penstock.engine.log import Log
 from penstock.errors import DiskFull
+from penstock.model.batch import Batch
 from penstock.policy import Backoff, Policy
 
 NOW = ManualClock.START_US

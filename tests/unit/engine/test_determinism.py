@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from penstock.clock import SECOND_US
 from penstock.engine import cursors, retention, schedules
 from penstock.engine.change import Change, Firing
-from penstock.engine.events import Action, Batch, Declared, Event, Positioned
+from penstock.engine.events import Action, Declared, Event, Positioned
 from penstock.engine.group import Terms
 from penstock.engine.history import replay
 from penstock.engine.log import Log, Position
 from penstock.errors import PenstockError
+from penstock.model.batch import Batch
 from penstock.policy import altered
 from tests.unit.engine.specimen import PROMPT, Machine
 

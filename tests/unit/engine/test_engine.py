@@ -13,7 +13,7 @@ from penstock.engine import dead as dead_letters
 from penstock.engine import engine as engines
 from penstock.engine.change import Change
 from penstock.engine.engine import Engine
-from penstock.engine.events import Batch, Leased, Outcome, Published, Settled
+from penstock.engine.events import Leased, Outcome, Published, Settled
 from penstock.engine.log import Log
 from penstock.errors import (
     CorruptJournal,
@@ -25,6 +25,7 @@ from penstock.errors import (
     QueueFull,
     WrongKind,
 )
+from penstock.model.batch import Batch
 from tests.unit.engine.specimen import NOW, Machine
 
 # --- a refused command ---
@@ -397,7 +398,7 @@ def test_a_redriven_message_is_counted_in_both_places_or_goes_to_other_groups() 
 
 
 def test_a_snapshot_of_another_version_is_taken_for_ours() -> None:
-    data = msgspec.msgpack.encode([engines.STORED_VERSION + 1, 1, 0, []])
+    data = msgspec.msgpack.encode([engines.STORED_WITH_METADATA + 1, 1, 0, []])
     machine = Machine()
     with pytest.raises(CorruptJournal):
         machine.engine.restore(data)

@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.engine.events import Action, Batch, Outcome, parcels, rising, runs
+from penstock.engine.events import Action, Outcome, parcels, rising, runs
+from penstock.model.batch import Batch
 
 OFFSETS = st.lists(st.integers(0, 40), max_size=60)
 

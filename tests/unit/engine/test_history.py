@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 from penstock.clock import SECOND_US
 from penstock.engine.change import Change
 from penstock.engine.engine import Engine
-from penstock.engine.events import Batch, Leased, Outcome, Published, Settled
+from penstock.engine.events import Leased, Outcome, Published, Settled
 from penstock.engine.history import replay
 from penstock.engine.log import Log
+from penstock.model.batch import Batch
 from tests.unit.engine.specimen import NOW, Machine
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.argument import quoted
+from penstock.argument import error_text, quoted
 from penstock.clock import ManualClock
 from penstock.engine import letter
 from penstock.limits import ERROR_CHARS_MAX
@@ -76,4 +76,4 @@ def test_a_header_of_the_publisher_is_lost_on_the_way_back() -> None:
     ids=quoted,
 )
 def test_an_error_is_not_told_or_grows_without_a_bound(error: object, text: str | None) -> None:
-    assert letter.error_text(error) == text
+    assert error_text(error) == text

@@ -30,11 +30,13 @@ from penstock.clock import ManualClock
 from penstock.engine import cursors, dead, engine, log, milestones, retention, schedules
 from penstock.engine.change import Change, Chosen, Content, Firing
 from penstock.engine.engine import Engine
-from penstock.engine.events import Action, Batch, Declared, Event, Positioned
+from penstock.engine.events import Action, Declared, Event, Positioned
 from penstock.engine.group import Group, Terms
 from penstock.engine.history import replay
 from penstock.engine.log import NOTHING_KEPT, Log, Position
 from penstock.errors import PenstockError
+from penstock.model.batch import Batch
+from penstock.model.commands import Kind
 from penstock.policy import Backoff, Policy, altered
 from tests.faults import campaign
 from tests.unit.engine import logs_model
@@ -269,7 +271,7 @@ class Machine(RuleBasedStateMachine):
         self.inexact: set[str] = set()  # logs whose policy was another one
         self.floors: dict[str, int] = {}
         for name in NAMES:
-            kind: log.Kind = "topic" if name == "t" else "queue"
+            kind: Kind = "topic" if name == "t" else "queue"
             policy = data.draw(policies(self.late), label=name)
             self.model.declare(name, policy, kind)
             self.run(

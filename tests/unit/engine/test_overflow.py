@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 
 from penstock.engine.change import Change
-from penstock.engine.events import Batch
 from penstock.engine.lane import Lanes, Piece
 from penstock.engine.log import Log
 from penstock.errors import QueueFull
+from penstock.model.batch import Batch
 from tests.unit.engine.specimen import NOW, Machine
 
 

@@ -13,10 +13,11 @@ from hypothesis import strategies as st
 from penstock.clock import SECOND_US
 from penstock.engine import schedules
 from penstock.engine.change import Change, Firing
-from penstock.engine.events import Batch, Event, Outcome, Published, Scheduled, Settled
+from penstock.engine.events import Event, Outcome, Published, Scheduled, Settled
 from penstock.engine.history import replay
 from penstock.engine.log import Log
 from penstock.errors import InvalidArgument
+from penstock.model.batch import Batch
 from tests.unit.engine.specimen import NOW, Machine
 
 MINUTE = 60

@@ -28,10 +28,11 @@ from penstock.clock import ManualClock, to_datetime
 from penstock.engine import dead
 from penstock.engine.change import Change, Content
 from penstock.engine.engine import Engine
-from penstock.engine.events import Batch, Event
+from penstock.engine.events import Event
 from penstock.engine.history import replay
 from penstock.engine.log import Log
 from penstock.errors import PenstockError
+from penstock.model.batch import Batch
 from penstock.policy import Backoff, Policy, altered
 from tests.faults import campaign
 from tests.unit.engine.model import SECOND, Item, Model, Receipt, Row

@@ -13,12 +13,12 @@ import pytest
 from penstock.errors import InvalidArgument, MaintenanceFailed
 from penstock.journal.cleaner import Dead, DeadRange, clean
 from penstock.journal.columns import Type
-from penstock.journal.damage import STATE
 from penstock.journal.journal import Journal
 from penstock.journal.kinds import MESSAGES, SETTLEMENTS, Kind
 from penstock.journal.rows import Rows, messages
 from penstock.journal.tail import Durability
 from penstock.limits import COMMIT_INTERVAL_MS_MAX
+from penstock.model.damage import STATE
 from tests.unit.journal.specimen import batch, flip
 from tests.unit.journal.watched import Order, Watched, failing, nothing
 

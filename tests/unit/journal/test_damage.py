@@ -13,11 +13,12 @@ import pytest
 from penstock.checkup.verify import verify
 from penstock.errors import JournalFailed
 from penstock.journal.cleaner import DeadRange, clean
-from penstock.journal.damage import MISSING, ROT, Damage, new_parts, parts_outside
+from penstock.journal.damage import new_parts, parts_outside
 from penstock.journal.frame import Frame
 from penstock.journal.journal import Journal
 from penstock.journal.rows import messages
 from penstock.journal.segment import Bad
+from penstock.model.damage import MISSING, ROT, Damage
 from tests.unit.journal.specimen import flip
 from tests.unit.journal.watched import Watched, failing
 

@@ -10,10 +10,10 @@ from penstock.checkup import repair, verify
 from penstock.errors import CorruptJournal
 from penstock.journal import JournalReader
 from penstock.journal.cleaner import DeadRange, clean
-from penstock.journal.damage import HEADER, ROT, STATE
 from penstock.journal.journal import Journal
 from penstock.journal.rows import messages
 from penstock.journal.segment import START, decode_label, encode_label
+from penstock.model.damage import HEADER, ROT, STATE
 from tests.unit.journal.specimen import Specimen, make, reopened
 
 SMALL = 1 << 16

@@ -5,10 +5,10 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.journal.damage import ROT, Damage
 from penstock.journal.index import SegmentIndex
 from penstock.journal.kinds import MESSAGES, SETTLEMENTS, Span
 from penstock.journal.losses import NOWHERE, Division, Gap, Place, Promise, Sightings, chain, furthest, named
+from penstock.model.damage import ROT, Damage
 
 END = Place(2**63 - 1, 0)
 

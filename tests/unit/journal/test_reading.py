@@ -15,7 +15,6 @@ from penstock.errors import CorruptJournal, InvalidArgument, MaintenanceFailed
 from penstock.journal import JournalReader, reading
 from penstock.journal import mark as marks
 from penstock.journal.cleaner import DeadRange, clean
-from penstock.journal.damage import MISSING
 from penstock.journal.directory import SUMMARY
 from penstock.journal.files import Answer, Files
 from penstock.journal.journal import Journal, OwnerView
@@ -24,6 +23,7 @@ from penstock.journal.rows import Rows, messages
 from penstock.journal.segment import START
 from penstock.journal.state import DAMAGED
 from penstock.journal.view import DirectoryView, View
+from penstock.model.damage import MISSING
 from tests.unit.journal.specimen import batch, flip
 from tests.unit.journal.watched import Watched, nothing
 

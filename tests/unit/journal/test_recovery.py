@@ -13,7 +13,6 @@ from penstock.checkup.verify import verify
 from penstock.clock import ManualClock
 from penstock.errors import CorruptJournal
 from penstock.journal.cleaner import DeadRange, clean
-from penstock.journal.damage import MISSING, ROT, TORN
 from penstock.journal.directory import Directory
 from penstock.journal.files import Files
 from penstock.journal.frame import Frame
@@ -22,6 +21,7 @@ from penstock.journal.reading import JournalReader
 from penstock.journal.recovery import CLEAN, Recovery
 from penstock.journal.rows import messages
 from penstock.journal.segment import Scan, decode_label, encode_label
+from penstock.model.damage import MISSING, ROT, TORN
 from tests.unit.journal.specimen import (
     Specimen,
     batch,

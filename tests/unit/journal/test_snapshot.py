@@ -10,9 +10,9 @@ import pytest
 
 from penstock.errors import InvalidArgument, MaintenanceFailed
 from penstock.journal.cleaner import DeadRange, clean
-from penstock.journal.damage import STATE
 from penstock.journal.journal import Journal
 from penstock.journal.rows import messages
+from penstock.model.damage import STATE
 from tests.unit.journal.specimen import Specimen, batch, content, flip, make, reopened
 from tests.unit.journal.watched import Watched, failing, nothing
 

@@ -13,8 +13,9 @@ from prometheus_client import CollectorRegistry, generate_latest
 
 import penstock
 from penstock.broker import survey
-from penstock.broker.survey import Bounds
+from penstock.broker.handing import alive
 from penstock.clock import ManualClock
+from penstock.model.stats import Bounds
 from penstock.observe import metrics as module
 from penstock.observe.metrics import EVENTS, TABLE, Metrics
 from tests.unit.observe.scrape import scrape
@@ -34,7 +35,7 @@ def broker(request: pytest.FixtureRequest, tmp_path: Path, clock: ManualClock) -
 
 
 def metrics_of(broker: penstock.Broker, **settings: Any) -> Metrics:
-    return Metrics(broker._port, version="1.2.3", **settings)  # type: ignore[arg-type]
+    return Metrics(broker._port, version="1.2.3", **settings)
 
 
 def counted(broker: penstock.Broker, queue: str = "orders") -> dict[str, float]:
@@ -198,9 +199,7 @@ def test_groups_and_readers_are_mixed_up(broker: penstock.Broker) -> None:
 
 def test_who_waits_is_not_seen(broker: penstock.Broker) -> None:
     orders = broker.queue("orders")
-    ticket = broker._port.lease(
-        orders._log, "default", 1, consumer=None, wait_us=None, keep=True
-    )  # stands in line, as a thread would
+    ticket = broker._port.lease(orders._log, "default", 1, wait_us=None)  # stands in line, as a thread would
     assert scrape(metrics_of(broker)).of("penstock_queue_waiting") == 1
     ticket.stop()  # type: ignore[attr-defined]
     assert scrape(metrics_of(broker)).of("penstock_queue_waiting") == 0
@@ -210,7 +209,7 @@ def test_a_scrape_changes_something(broker: penstock.Broker, clock: ManualClock)
     topic = broker.topic("events")
     topic.subscribe("audit")
     topic.publish_many([b"a", b"b"])
-    log: Any = topic._log
+    log = alive(topic._log)
     seen = log.groups["audit"].seen
     assert (
         scrape(metrics_of(broker)).of("penstock_group_messages", "events", group="audit", state="ready") == 2

@@ -19,8 +19,10 @@ import penstock
 from penstock import aio
 from penstock.clock import ManualClock
 from penstock.limits import HEADERS_BYTES_MAX, HEADERS_COUNT_MAX
+from penstock.model.commands import Publish
 from penstock.observe.metrics import Metrics
 from penstock.observe.tracing import LINKS_MAX, TracedPort, TracedRequests, context_of, traced
+from tests import asking
 
 PARENT = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
 
@@ -163,9 +165,16 @@ def test_what_is_wrong_is_said_in_other_words(plain: penstock.Broker, kept: Kept
     with pytest.raises(penstock.PenstockError) as found:
         traced(plain, kept.provider).queue("orders").publish_many(wrong)
     assert (type(found.value), str(found.value)) == (type(untraced.value), str(untraced.value))
+    assert kept.names() == []  # the broker was asked for nothing
+
+
+def test_a_refused_publish_has_a_span_that_names_its_error(broker: penstock.Broker, kept: Kept) -> None:
+    orders = broker.queue("orders", max_depth=2)
+    with pytest.raises(penstock.QueueFull):
+        orders.publish_many([b"x"] * 3)
     span = kept.one("publish orders")
     assert span.status.status_code is StatusCode.ERROR
-    assert said(span)["error.type"] == type(found.value).__name__
+    assert said(span)["error.type"] == "QueueFull"
 
 
 def test_a_generator_of_messages_is_lost(broker: penstock.Broker) -> None:
@@ -291,7 +300,7 @@ def test_a_routed_message_has_no_context(broker: penstock.Broker, kept: Kept) ->
 
 def test_a_receive_that_waits_is_not_traced(broker: penstock.Broker, kept: Kept) -> None:
     orders = broker.queue("orders")
-    ticket: Any = broker._port.lease(orders._log, "default", 1, consumer=None, wait_us=None, keep=True)
+    ticket: Any = broker._port.lease(orders._log, "default", 1, wait_us=None)
     found: list[Any] = []
     waiter = threading.Thread(target=lambda: found.append(ticket.wait()))
     waiter.start()
@@ -300,7 +309,7 @@ def test_a_receive_that_waits_is_not_traced(broker: penstock.Broker, kept: Kept)
     assert found[0].offsets == [0] or list(found[0].offsets) == [0]
     receive = kept.one("receive orders")
     assert len(receive.links) == 1
-    stopped: Any = broker._port.lease(orders._log, "default", 1, consumer=None, wait_us=None, keep=True)
+    stopped: Any = broker._port.lease(orders._log, "default", 1, wait_us=None)
     stopped.stop()
     assert stopped.wait() is None
     assert kept.names().count("receive orders") == 1
@@ -346,7 +355,7 @@ def test_the_untraced_broker_is_traced_too(plain: penstock.Broker, kept: Kept) -
 
 def test_a_traced_port_cannot_be_watched(broker: penstock.Broker) -> None:
     broker.queue("orders").publish(b"x")
-    text = Metrics(broker._port, version="1").render(["default"])  # type: ignore[arg-type]
+    text = Metrics(broker._port, version="1").render(["default"])
     assert b'penstock_messages_published_total{namespace="default",queue="orders"} 1.0' in text
 
 
@@ -433,7 +442,7 @@ def test_a_request_begins_a_trace_of_its_own(plain: penstock.Broker, kept: Kept)
 
     async def app(scope: Any, _receive: Any, send: Any) -> None:
         scope["path_template"] = "/enqueue"
-        await port.publish(log, [b"x"]).get()
+        await asking.begin(port, log, Publish([b"x"])).get()
         await send({"type": "http.response.start", "status": 200, "headers": []})
         await send({"type": "http.response.body", "body": b""})
 

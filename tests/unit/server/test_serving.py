@@ -57,7 +57,7 @@ def test_a_hangup_leaves_the_old_public_key_in_force(
     with closing(in_memory()) as port:
         settings = load({"storage": "memory", setting: str(file)})
         assembled = serving.assemble(settings, port, dict, serving.Admission.of(settings))
-        accounts = assembled.app.state.front.accounts  # type: ignore[attr-defined]
+        accounts = assembled.app.front.accounts  # type: ignore[attr-defined]
         assert accounts.caller(f"Bearer {old.sign(CLAIMS)}").subject == "worker"
         file.write_text(stored(new_public))
         assembled.reload()
@@ -137,4 +137,4 @@ def test_a_limit_that_was_chosen_is_not_in_force(setting: str, bound: str) -> No
     with closing(in_memory()) as port:
         settings = load({"storage": "memory", setting: "1234"})
         assembled = serving.assemble(settings, port, dict, serving.Admission.of(settings))
-    assert getattr(assembled.app.state.front.bounds, bound) == 1234  # type: ignore[attr-defined]
+    assert getattr(assembled.app.front.bounds, bound) == 1234  # type: ignore[attr-defined]

@@ -1,26 +1,18 @@
-"""The application: routes made into Litestar's handlers.
+"""The application: which endpoint an address has.
 
-`create` gives a Litestar application for uvicorn. `app.state.front` is what its requests share; call its `stop()` in the loop when the server is to end, so that
-nobody waits any longer.
-
-Litestar finds an address, and is asked for each once: publishers and consumers use the same few of them again and again, and finding one takes a tenth of a publish. What it found is
-remembered (`Application`) by all that it looks at: method, path and host. What it refuses is not.
+`create` gives an ASGI application for uvicorn. Call its front's `stop()` in the loop when the server
+is to end, so that no request waits any longer.
 """
 
 from __future__ import annotations
 
-import logging
+import re
 from collections.abc import Callable, Iterable
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-from litestar import Litestar, Request, Response
-from litestar.datastructures import State
-from litestar.exceptions import HTTPException
-from litestar.handlers import HTTPRouteHandler
-
-from penstock.broker.port import HostedPort
+from penstock.broker.port import Port
 from penstock.server.bounds import Bounds
 from penstock.server.http import (
     groups,
@@ -52,61 +44,94 @@ ROUTES: Final[tuple[Route, ...]] = (
     *spark.ROUTES,
 )
 
-_LOG: Final = logging.getLogger("penstock.server.http")
-
-#: Addresses that are remembered, and how long one may be: at most some megabytes, whatever is asked for. Beyond it all of them are looked up anew.
-FOUND_MAX: Final = 4096
-FOUND_LENGTH_MAX: Final = 512
-
-#: Where in a request's scope it stands by what its address is remembered.
-_ADDRESS: Final = "penstock.address"
-
-Address = tuple[str, str, bytes]
+#: What stands in the place of a segment that may be anything.
+_ANY: Final = "{}"
 
 
-class Application(Litestar):
-    """Litestar, with a memory for what it found."""
+class Application:
+    """An ASGI application: it finds the endpoint of an address, which does the rest."""
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
-        self._found: dict[Address, tuple[Endpoint, dict[str, Any]]] = {}
-        super().__init__(*arguments, **settings)
+    def __init__(self, front: Front, endpoints: Iterable[Endpoint]) -> None:
+        self.front = front
+        self._tree: dict[str, Any] = {}  # by segment; at the end of an address stands its endpoint, under ""
+        for endpoint in endpoints:
+            node = self._tree
+            for segment in _segments(endpoint.path):
+                node = node.setdefault(_ANY if segment.startswith("{") else segment, {})
+            node[""] = (endpoint, _PARAMETER.findall(endpoint.path))
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
-        if scope["type"] == "http":
-            address = (scope["method"], scope["path"], _host(scope["headers"]))
-            found = self._found.get(address)
-            if found is not None:
-                endpoint, scope["path_params"] = found
-                await endpoint(scope, receive, send)
-                return
-            scope[_ADDRESS] = address
-        await super().__call__(scope, receive, send)
-
-    def remember(self, scope: Any, endpoint: Endpoint) -> None:
-        """Litestar has found the endpoint of a request."""
-        address: Address | None = scope.get(_ADDRESS)
-        if address is None or sum(map(len, address)) > FOUND_LENGTH_MAX:
+        if scope["type"] == "lifespan":
+            await self._live(receive, send)
             return
-        if len(self._found) >= FOUND_MAX:
-            self._found.clear()
-        self._found[address] = (endpoint, scope["path_params"])
+        endpoint, values = self._found(scope["path"])
+        if endpoint is None or scope["type"] != "http":
+            await _refuse(scope, send, _nothing_there(scope["path"]))
+        elif scope["method"] not in endpoint.methods:
+            await _refuse(scope, send, _other_methods(endpoint))
+        else:
+            scope["path_params"], scope["path_template"] = values, endpoint.path
+            await endpoint(scope, receive, send)
+
+    def _found(self, path: str) -> tuple[Endpoint | None, dict[str, str]]:
+        """The endpoint of an address, and what stands in the places of its parameters."""
+        node, values = self._tree, []
+        for segment in _segments(path):
+            following = node.get(segment) if segment != _ANY else None
+            if following is None:
+                following = node.get(_ANY)
+                values.append(segment)
+            if following is None:
+                return None, {}
+            node = following
+        endpoint, names = node.get("", (None, ()))
+        return endpoint, dict(zip(names, values, strict=False))
+
+    async def _live(self, receive: Any, send: Any) -> None:
+        """Wait for the end of the server; then no request waits any longer."""
+        while (message := await receive())["type"] != "lifespan.shutdown":
+            await send({"type": message["type"] + ".complete"})
+        self.front.stop()
+        await send({"type": "lifespan.shutdown.complete"})
 
 
-def _host(headers: Iterable[tuple[bytes, bytes]]) -> bytes:
-    for name, value in headers:
-        if name == b"host":
-            return value
-    return b""
+_PARAMETER: Final = re.compile(r"{(\w+)}")
+
+
+def _segments(path: str) -> list[str]:
+    """`/a//b/` and `/a/b` are the same address."""
+    return [segment for segment in path.split("/") if segment]
+
+
+def _nothing_there(path: str) -> Refusal:
+    return Refusal(404, "not_found", f"there is nothing at {path[:200]!r}; GET /docs shows what there is")
+
+
+def _other_methods(endpoint: Endpoint) -> Refusal:
+    allow = ", ".join(endpoint.methods)
+    return Refusal(405, "method_not_allowed", f"this address takes {allow}", allow=allow, close=True)
+
+
+async def _refuse(scope: Any, send: Any, refusal: Refusal) -> None:
+    if scope["type"] != "http":
+        await send({"type": "websocket.close", "code": 1000})
+        return
+    found = request_id(dict(scope["headers"]).get(b"x-request-id"))
+    status, headers, body = problem.refused(refusal, found)
+    headers = [*headers, (b"x-request-id", found.encode()), (b"content-length", b"%d" % len(body))]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
 
 
 def create(
-    port: HostedPort,
+    port: Port,
     *,
     accounts: Accounts | None = None,
     quotas: Quotas | None = None,
     bounds: Bounds | None = None,
     observer: Observer | None = None,
     directory: Path | None = None,
+    intake: Any = None,
     ready: Callable[[], bool] = lambda: True,
     routes: tuple[Route, ...] = ROUTES,
 ) -> Application:
@@ -118,41 +143,13 @@ def create(
         bounds=bounds or Bounds(),
         observer=observer or NoObserver(),
         directory=directory,
+        intake=intake,
         ready=ready,
     )
     by_path: dict[str, list[Route]] = {}
     for route in (*routes, *openapi.routes(routes, _version())):
         by_path.setdefault(route.path, []).append(route)
-    return Application(
-        route_handlers=[_handler(Endpoint(front, found)) for found in by_path.values()],
-        openapi_config=None,  # made from the routes: see `openapi`
-        exception_handlers={HTTPException: _no_such_address, Exception: _mistake},
-        logging_config=None,
-        state=State({"front": front}),
-        on_shutdown=[front.stop],
-    )
-
-
-def _handler(endpoint: Endpoint) -> HTTPRouteHandler:
-    """An address as Litestar has it. The endpoint stands where middleware does, and lets nothing through: so neither request nor response objects are made."""
-
-    async def arrived(scope: Any, receive: Any, send: Any) -> None:
-        scope["litestar_app"].remember(scope, endpoint)
-        await endpoint(scope, receive, send)
-
-    def stand_in(app: Any) -> Any:  # noqa: ARG001  # by that name Litestar gives it
-        return arrived
-
-    return HTTPRouteHandler(
-        _litestar_path(endpoint.path),
-        http_method=endpoint.methods,
-        middleware=[stand_in],
-        name=endpoint.path,
-    )(_never_called)
-
-
-async def _never_called() -> None:
-    """What Litestar would call: see `_handler`."""
+    return Application(front, [Endpoint(front, found) for found in by_path.values()])
 
 
 def _version() -> str:
@@ -160,34 +157,3 @@ def _version() -> str:
         return version("penstock")
     except PackageNotFoundError:  # run from its sources
         return "0"
-
-
-def _litestar_path(path: str) -> str:
-    """`/queues/{name}` as Litestar writes it."""
-    return path.replace("}", ":str}")
-
-
-def _no_such_address(request: Request[Any, Any, Any], error: HTTPException) -> Response[bytes]:
-    found = request_id(request.headers.get("x-request-id", "").encode("latin-1", "replace") or None)
-    if error.status_code == 404:
-        refusal = Refusal(
-            404, "not_found", f"there is nothing at {request.url.path[:200]!r}; GET /docs shows what there is"
-        )
-    elif error.status_code == 405:
-        allow = (error.headers or {}).get("allow", "")
-        refusal = Refusal(405, "method_not_allowed", f"this address takes {allow}", allow=allow, close=True)
-    else:
-        refusal = Refusal(error.status_code, "bad_request", error.detail)
-    return _response(*problem.refused(refusal, found), found)
-
-
-def _mistake(request: Request[Any, Any, Any], error: Exception) -> Response[bytes]:
-    found = request_id(None)
-    _LOG.error("request %s (%s) found a mistake of ours", found, request.url.path, exc_info=error)
-    return _response(*problem.unexpected(found), found)
-
-
-def _response(status: int, headers: problem.Headers, body: bytes, request: str) -> Response[bytes]:
-    plain = {name.decode(): value.decode("latin-1") for name, value in headers}
-    kind = plain.pop("content-type")
-    return Response(body, status_code=status, headers={**plain, "x-request-id": request}, media_type=kind)

@@ -9,7 +9,7 @@ from functools import cache
 from importlib.util import find_spec
 from typing import Any, Final
 
-from penstock.broker.shelf import Run
+from penstock.model.batch import Run
 
 #: In this order. Times are microseconds in UTC; headers a map of texts.
 COLUMNS: Final = (

@@ -2,8 +2,8 @@
 
 Theory of operation
 -------------------
-One address is one ASGI callable, which chooses the row of the request's method. Litestar finds the address; nothing else of it stands between, since for a publish of one message its
-request and response objects would cost as much as the publish. In this order: who is it, may he, are the parameters right, is the body; then the handler; then the answer. Nothing is read of the body
+One address is one ASGI callable, found by `app.Application`, which chooses the row of the request's method. No framework stands between: for a publish of one message
+its request and response objects would cost as much as the publish. In this order: who is it, may he, are the parameters right, is the body; then the handler; then the answer. Nothing is read of the body
 of somebody who may not send it.
 
 Whatever is raised becomes a problem (see `problem`). A mistake of ours is written to the log under the request's id, and the client is told that id and nothing more.

@@ -17,10 +17,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
-from penstock.broker.handing import not_found
-from penstock.broker.port import Handle, HostedPort, Kind
+from penstock.broker.port import Port
 from penstock.broker.ticket import Stoppable, Ticket
 from penstock.errors import PenstockError
+from penstock.model.commands import Handle, Kind
+from penstock.model.queries import Find
+from penstock.names import not_found
 from penstock.server.bounds import Bounds
 from penstock.server.http.parties import Accounts, Caller, Connection, Observer, Quotas
 from penstock.server.http.problem import Refusal
@@ -41,13 +43,14 @@ class Front:
 
     def __init__(
         self,
-        port: HostedPort,
+        port: Port,
         *,
         accounts: Accounts,
         quotas: Quotas,
         bounds: Bounds,
         observer: Observer,
         directory: Path | None,
+        intake: Any,
         ready: Callable[[], bool],
     ) -> None:
         self.port = port
@@ -56,6 +59,7 @@ class Front:
         self.bounds = bounds
         self.observer = observer
         self.directory = directory
+        self.intake = intake  # of the spool, where there is a directory
         self.ready = ready
         self.stopping = False
         self.decoding = Threads(1, "bodies")  # only one at a time takes memory
@@ -78,7 +82,7 @@ class Front:
         """The log of a name, if there is one."""
         found = self._kept(namespace, name)
         if found is None:
-            found = await self.port.find(namespace, name).get()
+            found = await self.port.describe(Find(namespace, name)).get()
             if found is not None:
                 self.keep(found)
         return found
@@ -92,8 +96,7 @@ class Front:
 
     def _kept(self, namespace: str, name: str) -> Handle | None:
         found = self._handles.get((namespace, name))
-        # A handle that does not say whether its log was deleted is not believed.
-        if found is not None and getattr(found, "deleted", True):
+        if found is not None and found.deleted:
             del self._handles[namespace, name]
             self._kinds[namespace, name] = found.kind
             found = None

@@ -10,11 +10,25 @@ from penstock import wire
 from penstock.broker import calls
 from penstock.broker.contents import octets_of
 from penstock.broker.deliveries import deliveries
-from penstock.broker.port import Granted, Handle, Operation, Receipts
+from penstock.broker.port import Granted
 from penstock.clock import to_datetime
 from penstock.errors import BrokerClosed, InvalidArgument, Unauthorized
 from penstock.limits import DELIVERIES_MAX
-from penstock.server.http.messages import place_of
+from penstock.model.commands import (
+    Attach,
+    CloseGroup,
+    Handle,
+    HandOver,
+    Heartbeat,
+    OpenGroup,
+    Receipts,
+    Release,
+    Seek,
+    Settle,
+    Unit,
+)
+from penstock.model.queries import Lag
+from penstock.server.http.messages import checked_place
 from penstock.server.http.problem import Refusal
 from penstock.server.http.route import LOG, Call, Query, Route
 
@@ -31,7 +45,7 @@ async def lease(call: Call) -> Any:
     if body.consumer is not None and _is_of_another_life(call):
         raise BrokerClosed(f"the consumer {body.consumer!r} was attached before the server restarted: attach it again")  # fmt: skip
     granted, octets = await leased(
-        call, log, group, body.count, body.wait, body.consumer, keep=not body.auto_ack, ahead=body.ahead
+        call, log, group, body.count, body.wait, body.consumer, settle=body.auto_ack, ahead=body.ahead
     )
     if granted is None:
         return wire.Leases(group=group, number=0, deliveries=[])
@@ -44,13 +58,13 @@ async def lease(call: Call) -> Any:
 
 
 async def leased(
-    call: Call, log: Handle, group: str, count: int, wait: float, consumer: str | None = None, *, keep: bool = True,
+    call: Call, log: Handle, group: str, count: int, wait: float, consumer: str | None = None, *, settle: bool = False,
     ahead: int = 0,
 ) -> tuple[Granted | None, int]:  # fmt: skip
     """Messages for somebody who waits for them, and about how many bytes they take. If he goes before he has them, they go back to their places."""
     wait_us = call.wait_us(wait)
     most = call.front.bounds.answer_bytes_max
-    settles = not keep or log.policy.delivery == "at-most-once"
+    settles = settle or log.policy.delivery == "at-most-once"
     if settles and not call.connection.has_room_for(most):
         most = 0  # what is settled cannot go back afterwards, so it is one message at the most
 
@@ -60,7 +74,7 @@ async def leased(
 
     with call.front.place(call.caller) if wait_us else nullcontext():
         ticket = call.port.lease(
-            log, group, count, consumer=consumer, wait_us=wait_us, keep=keep, ahead=ahead, bytes_max=most
+            log, group, count, consumer=consumer, wait_us=wait_us, settle=settle, ahead=ahead, bytes_max=most
         )
         granted = await call.front.outcome(ticket, call.connection, take_back, call.wait_name())
     if granted is None:
@@ -78,29 +92,28 @@ async def leased(
 
 
 async def unseen(call: Call, log: Handle, granted: Granted, offsets: list[int]) -> None:
-    receipts = Receipts(granted.group, offsets, [granted.number] * len(offsets))
-    await call.port.settle(log, receipts, "unseen").get()
+    await call.do(log, Settle(granted.group, offsets, [granted.number] * len(offsets), "unseen"))
 
 
 def _row(
     _queue: None, group: str, number: int, offset: int, attempt: int, payload: bytes, id: int, timestamp_us: int, priority: int,
-    key: str | None, headers: dict[str, str] | None,
+    key: str | None, headers: dict[str, str] | None, properties: bytes | None,
 ) -> wire.DeliveryRow:  # fmt: skip
     """What is told of a delivery, in JSON."""
     return wire.DeliveryRow(
         id=id, offset=offset, timestamp=to_datetime(timestamp_us), payload=payload, attempt=attempt,
-        receipt=f"{group}:{offset}:{number:x}", id_str=str(id), headers=headers or {}, key=key, priority=priority,
+        receipt=f"{group}:{offset}:{number:x}", id_str=str(id), headers=headers or {}, key=key, priority=priority, properties=properties,
     )  # fmt: skip
 
 
 def _packed_row(
     _queue: None, group: str, number: int, offset: int, attempt: int, payload: bytes, id: int, timestamp_us: int, priority: int,
-    key: str | None, headers: dict[str, str] | None,
+    key: str | None, headers: dict[str, str] | None, properties: bytes | None,
 ) -> wire.DeliveryRow:  # fmt: skip
     """The same in msgpack, where ids are numbers for everybody."""
     return wire.DeliveryRow(
         id=id, offset=offset, timestamp=to_datetime(timestamp_us), payload=payload, attempt=attempt,
-        receipt=f"{group}:{offset}:{number:x}", headers=headers or {}, key=key, priority=priority,
+        receipt=f"{group}:{offset}:{number:x}", headers=headers or {}, key=key, priority=priority, properties=properties,
     )  # fmt: skip
 
 
@@ -150,24 +163,20 @@ def receipts_of(body: wire.Held) -> list[Receipts]:
 async def settle(call: Call) -> None:
     body: wire.Settle = call.body
     log, found = await call.log(), receipts_of(body)
-    delay_us, error = calls.delay_us(body.delay), calls.error_text(body.error)
-    if len(found) == 1:
-        await call.port.settle(log, found[0], body.how, delay_us=delay_us, error=error).get()
-    elif found:
-        steps = [Operation(log, receipts=one, how=body.how, delay_us=delay_us, error=error) for one in found]
-        await call.port.transact(call.namespace, steps).get()
-    else:
+    if not found or not any(one.offsets for one in found):
         raise InvalidArgument("nothing is given to settle")
+    steps = [(log, calls.settle(one, body.how, body.delay, body.error)) for one in found]
+    await call.port.commit(Unit(log.namespace, steps)).get()
 
 
 async def extend(call: Call) -> None:
     body: wire.Extend = call.body
     log, found = await call.log(), receipts_of(body)
-    wait_us = calls.extension_us(body.seconds)
+    seconds = calls.extension(body.seconds)
     if not any(one.offsets for one in found):
         raise InvalidArgument("nothing is given to extend")
     for one in found:
-        await call.port.extend(log, one, wait_us).get()
+        await call.port.extend(log, one, seconds).get()
 
 
 async def hand_over(call: Call) -> wire.HandedOver:
@@ -175,53 +184,48 @@ async def hand_over(call: Call) -> wire.HandedOver:
     log, found = await call.log(), receipts_of(body)
     if len(found) != 1:
         raise InvalidArgument("give the receipts of one group, and at least one")
-    return wire.HandedOver(offsets=await call.port.hand_over(log, found[0]).get())
+    return wire.HandedOver(offsets=await call.do(log, HandOver(*found[0])))
 
 
 # --- groups and consumers ---
 
 
-def _silence_us(given: float | None) -> int | None:
+def _silence(given: float | None) -> float | None:
     """No consumer is for ever here: its process may have been killed, and the server does not notice that."""
-    return calls.silence_us(wire.SILENCE_S if given is None else given, "silence")
+    return calls.silence(wire.SILENCE_S if given is None else given, "silence")
 
 
 async def open_group(call: Call) -> wire.Consumer:
     body: wire.OpenGroup = call.body
-    log = await call.log()
-    given = await call.port.open_group(
-        log,
-        calls.subscription_name(call.path["group"]) if log.kind == "topic" else calls.group_name(call.path["group"]),
-        filter=body.filter,
-        strategy=calls.strategy(body.strategy),
-        start="latest" if body.start is None else place_of(body.start),
-        durable=body.durable,
-        consumer=None if body.consumer is None else calls.consumer_name(body.consumer),
-        silence_us=_silence_us(body.silence),
-    ).get()  # fmt: skip
-    return wire.Consumer(consumer=given)
+    log, name = await call.log(), call.path["group"]
+    command = OpenGroup(
+        calls.subscription_name(name) if log.kind == "topic" else calls.group_name(name),
+        body.filter,
+        calls.strategy(body.strategy),
+        None if body.start is None else checked_place(body.start),
+        body.durable,
+        None if body.consumer is None else calls.consumer_name(body.consumer),
+        None if body.consumer is None else _silence(body.silence),
+    )
+    return wire.Consumer(consumer=await call.do(log, command))
 
 
 async def close_group(call: Call) -> None:
-    await call.port.close_group(await call.log(), call.path["group"]).get()
+    await call.do(await call.log(), CloseGroup(call.path["group"]))
 
 
 async def seek(call: Call) -> None:
-    await call.port.seek(await call.log(), call.path["group"], place_of(call.body)).get()
+    await call.do(await call.log(), Seek(call.path["group"], checked_place(call.body)))
 
 
 async def lag(call: Call) -> wire.Lag:
-    return wire.Lag(lag=await call.port.lag(await call.log(), call.path["group"]).get())
+    return wire.Lag(lag=await call.ask(Lag(await call.log(), call.path["group"])))
 
 
 async def attach(call: Call) -> wire.Consumer:
     body: wire.Attach = call.body
-    given = await call.port.attach(
-        await call.log(),
-        call.path["group"],
-        calls.consumer_name(body.consumer),
-        _silence_us(body.silence),
-    ).get()
+    coming = Attach(calls.consumer_name(body.consumer), _silence(body.silence))
+    given: str = await call.port.consumer(await call.log(), call.path["group"], coming).get()
     return wire.Consumer(consumer=given)
 
 
@@ -234,16 +238,15 @@ def _is_of_another_life(call: Call) -> bool:
 async def heartbeat(call: Call) -> wire.Alive:
     if _is_of_another_life(call):
         return wire.Alive(alive=False)
-    found = call.port.heartbeat(await call.log(), call.path["group"], call.path["consumer"])
-    return wire.Alive(alive=await found.get())
+    beat = Heartbeat(call.path["consumer"])
+    return wire.Alive(alive=await call.port.consumer(await call.log(), call.path["group"], beat).get())
 
 
 async def release(call: Call) -> None:
     if _is_of_another_life(call):
         return
-    await call.port.release(
-        await call.log(), call.path["group"], call.path["consumer"], retire=call.query["retire"]
-    ).get()
+    going = Release(call.path["consumer"], call.query["retire"])
+    await call.port.consumer(await call.log(), call.path["group"], going).get()
 
 
 _ID: Final = 412_390_178_816_270_336

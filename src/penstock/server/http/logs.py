@@ -9,12 +9,30 @@ import msgspec
 
 from penstock import wire
 from penstock.broker import calls
-from penstock.broker.handing import not_found
-from penstock.broker.port import BrokerStats, Handle, Kind, QueueStats
-from penstock.engine.filter import compile_filter
 from penstock.errors import InvalidArgument
 from penstock.limits import OFFSET_MAX
-from penstock.names import check_name, is_part_of
+from penstock.model.commands import (
+    Alter,
+    DeadLetters,
+    Delete,
+    Handle,
+    Kind,
+    Purge,
+    Redrive,
+    Redriven,
+    Spec,
+)
+from penstock.model.queries import (
+    ClaimedNames,
+    Find,
+    Names,
+    Namespaces,
+    OfLog,
+    OfNamespace,
+    RedriveSource,
+)
+from penstock.model.stats import BrokerStats, QueueStats
+from penstock.names import check_name, is_part_of, not_found
 from penstock.server.accounts import Permission
 from penstock.server.http.route import LOG, LOG_NUMBER, NAMESPACE, Call, Route
 
@@ -34,11 +52,12 @@ def info(log: Handle) -> wire.LogInfo:
 
 
 async def namespaces(call: Call) -> wire.Names:
-    return wire.Names(names=call.caller.namespaces(await call.port.namespaces().get()))
+    known = await call.ask(Namespaces())
+    return wire.Names(names=call.caller.namespaces(known))
 
 
 async def stats_of_namespace(call: Call) -> BrokerStats:
-    found = await call.port.stats(call.namespace).get()
+    found = await call.ask(OfNamespace(call.namespace))
     return what_may_be_seen(found, whole=call.caller.is_admin_of_all)
 
 
@@ -50,7 +69,7 @@ def what_may_be_seen(found: BrokerStats, *, whole: bool) -> BrokerStats:
 # --- queues and topics ---
 
 
-def require_room_for_queues(call: Call, names: Iterable[object]) -> None:
+async def require_room_for_queues(call: Call, names: Iterable[object]) -> None:
     """Raise `QuotaExceeded` if a namespace may not have queues or topics of these names besides its own.
 
     What is not a name yet is refused later, for that.
@@ -58,7 +77,7 @@ def require_room_for_queues(call: Call, names: Iterable[object]) -> None:
     limit = call.front.quotas.limit(call.namespace)
     wanted = {name for name in names if isinstance(name, str)}
     if wanted and limit is not None and limit.queues is not None:
-        there = call.port.claimed_names(call.namespace)
+        there = await call.ask(ClaimedNames(call.namespace))
         adding = sum(not is_part_of(name, there | wanted) for name in wanted - there)
         if adding:
             call.front.quotas.require_room(call.namespace, queues=len(there), adding=adding)
@@ -67,18 +86,16 @@ def require_room_for_queues(call: Call, names: Iterable[object]) -> None:
 async def _declared(call: Call, kind: Kind) -> wire.LogInfo:
     body: wire.Declare = call.body
     policy = wire.policy_in(body.policy)
-    if await call.port.find(call.namespace, call.path["name"]).get() is None and body.create is not False:
-        require_room_for_queues(call, (call.path["name"], policy.get("dead_letter")))
+    if await call.ask(Find(call.namespace, call.path["name"])) is None and body.create is not False:
+        await require_room_for_queues(call, (call.path["name"], policy.get("dead_letter")))
         call.status = 201
-    found = await call.port.declare(
-        call.namespace, call.path["name"], policy, create=body.create, kind=kind
-    ).get()
+    found = await call.port.declare(Spec(call.namespace, call.path["name"], policy, body.create, kind)).get()
     call.front.keep(found)
     return info(found)
 
 
 async def _found(call: Call, kind: Kind) -> Handle:
-    found = await call.port.declare(call.namespace, call.path["name"], {}, create=False, kind=kind).get()
+    found = await call.port.declare(Spec(call.namespace, call.path["name"], {}, False, kind)).get()
     call.front.keep(found)
     return found
 
@@ -93,30 +110,22 @@ async def _meant(call: Call, kind: Kind) -> Handle:
 
 
 async def _altered(call: Call, kind: Kind) -> wire.LogInfo:
-    found, policy = await _meant(call, kind), _fields(wire.policy_in(call.body.policy))
-    require_room_for_queues(call, (policy.get("dead_letter"),))
-    await call.port.change(found, "alter", **policy).get()
+    found, policy = await _meant(call, kind), wire.policy_in(call.body.policy)
+    await require_room_for_queues(call, (policy.get("dead_letter"),))
+    await call.do(found, Alter(policy))
     return info(await _found(call, kind))
 
 
-def _fields(policy: dict[str, Any]) -> dict[str, Any]:
-    """What can be named as keyword arguments: not those of the call itself."""
-    for name in ("log", "what", "self"):
-        if name in policy:
-            raise InvalidArgument(f"a policy has no field {name!r}")
-    return policy
-
-
 async def _deleted(call: Call, kind: Kind) -> None:
-    await call.port.change(await _meant(call, kind), "delete").get()
+    await call.do(await _meant(call, kind), Delete())
 
 
 async def names_of_queues(call: Call) -> wire.Names:
-    return wire.Names(names=await call.port.names(call.namespace, "queue").get())
+    return wire.Names(names=await call.ask(Names(call.namespace, "queue")))
 
 
 async def names_of_topics(call: Call) -> wire.Names:
-    return wire.Names(names=await call.port.names(call.namespace, "topic").get())
+    return wire.Names(names=await call.ask(Names(call.namespace, "topic")))
 
 
 async def declare_queue(call: Call) -> wire.LogInfo:
@@ -152,42 +161,36 @@ async def delete_topic(call: Call) -> None:
 
 
 async def stats(call: Call) -> QueueStats:
-    return await call.port.describe(await call.log()).get()
+    return await call.ask(OfLog(await call.log()))
 
 
 async def purge(call: Call) -> wire.Count:
-    return wire.Count(count=await call.port.change(await call.log(), "purge").get())
+    return wire.Count(count=await call.do(await call.log(), Purge()))
 
 
 # --- dead letters ---
 
 
 async def dead_letters(call: Call) -> wire.LogInfo:
-    found: Handle = await call.port.change(await call.log(), "dead-letters").get()
+    found = await call.port.declare(DeadLetters(await call.log())).get()
     call.front.keep(found)
     return info(found)
 
 
 async def redrive_source(call: Call) -> wire.LogInfo | None:
-    found: Handle | None = await call.port.change(await call.log(), "redrive").get()
+    found = await call.ask(RedriveSource(await call.log()))
     return None if found is None else info(found)
 
 
-async def redrive(call: Call) -> wire.RedriveReply:
-    body: wire.Redrive = call.body
-    span = None
-    if body.span is not None:
-        if not 0 <= body.span[0] <= OFFSET_MAX or not 0 <= body.span[1] <= OFFSET_MAX:
-            raise InvalidArgument(f"span is {body.span}; give two offsets")
-        span = range(*body.span)
-    done = await call.port.redrive(
-        await call.log(),
-        calls.count(body.count),
-        where=None if body.where is None else compile_filter(body.where),
-        to=None if body.to is None else check_name(body.to, kind="queue name", reserved_ok=True),
-        span=span,
-    ).get()
-    return wire.RedriveReply(moved=done.moved, left=(done.left.start, done.left.stop))
+async def redrive(call: Call) -> Redriven:
+    body: Redrive = call.body
+    if body.span is not None and not all(0 <= one <= OFFSET_MAX for one in body.span):
+        raise InvalidArgument(f"span is {body.span}; give two offsets")
+    calls.count(body.count)
+    if body.to is not None:
+        check_name(body.to, kind="queue name", reserved_ok=True)
+    done: Redriven = await call.do(await call.log(), body)
+    return done
 
 
 _ORDERS: Final = wire.LogInfo(
@@ -218,8 +221,8 @@ def _kind_routes(kind: str, handlers: dict[str, Any]) -> tuple[Route, ...]:
         ),
         Route(
             method="PATCH", path=one, summary=f"Change the policy of a {kind}, from now on", permission=("admin",),
-            handler=handlers["alter"], request=wire.Alter, answer=wire.LogInfo, query=(LOG_NUMBER,),
-            example=wire.Alter(policy={"max_attempts": 10}), answer_example=_ORDERS,
+            handler=handlers["alter"], request=Alter, answer=wire.LogInfo, query=(LOG_NUMBER,),
+            example=Alter(policy={"max_attempts": 10}), answer_example=_ORDERS,
         ),
         Route(
             method="DELETE", path=one, summary=f"Delete a {kind} with all that is in it", permission=("admin",),
@@ -272,8 +275,8 @@ ROUTES: Final[tuple[Route, ...]] = (
     ),
     Route(
         method="POST", path=LOG + "/redrive", summary="Move some dead letters back to where they failed, or to another queue, in one unit",
-        permission=("consume",), also=("publish",), handler=redrive, request=wire.Redrive, answer=wire.RedriveReply,
-        example=wire.Redrive(count=100, where="x-error LIKE '%timeout%'"), answer_example=wire.RedriveReply(moved=100, left=(100, 250)),
+        permission=("consume",), also=("publish",), handler=redrive, request=Redrive, answer=Redriven,
+        example=Redrive(count=100, where="x-error LIKE '%timeout%'"), answer_example=Redriven(moved=100, left=(100, 250)),
         note="Go on with `left` as the next `span` while its end is behind its beginning.",
     ),
 )  # fmt: skip

@@ -5,27 +5,24 @@ from __future__ import annotations
 import asyncio
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 from datetime import UTC, datetime
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from penstock import wire
 from penstock.broker import calls
-from penstock.broker.contents import (
-    HEADER_BYTES,
-    LETTER_BYTES,
-    ROW_BYTES,
-    messages_of,
-    octets_of,
-    rows_within,
-)
-from penstock.broker.port import Handle, Operation
-from penstock.broker.shelf import Run
+from penstock.broker.compose import publish_of
+from penstock.broker.contents import at, octets_of, rows_within
+from penstock.broker.port import UPCOMING
+from penstock.clock import to_datetime
 from penstock.engine.pattern import compile_pattern
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.limits import BODY_VALUES_MAX, OFFSET_MAX
 from penstock.message import Message
+from penstock.model.batch import Batch, Run
+from penstock.model.commands import Cancel, Handle, Publish, Unit, Unschedule
+from penstock.model.queries import Locate, Names, OfNamespace, Timeline
 from penstock.server.http import arrow
 from penstock.server.http.logs import require_room_for_queues
 from penstock.server.http.problem import Refusal
@@ -69,29 +66,35 @@ def size_of(messages: Iterable[bytes | Message]) -> int:
     return sum(len(one) if isinstance(one, bytes) else _size_of(one) for one in messages)
 
 
+def size_of_publish(command: Publish) -> int:
+    """The same of a command."""
+    octets, columns = sum(map(len, command.payloads)), command.columns
+    if columns is None:
+        return octets
+    for column in (columns.key, columns.dedup_id):
+        octets += sum(len(text.encode()) for text in column or () if text is not None)
+    for headers in filter(None, columns.headers or ()):
+        octets += sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
+    return octets
+
+
 def _size_of(message: Message) -> int:
     texts = [message.key or "", message.dedup_id or "", *message.headers, *message.headers.values()]
     return len(message.payload) + sum(len(text.encode()) for text in texts)
 
 
-def within_quota(call: Call, namespace: str, count: int, octets: int) -> AbstractContextManager[None]:
-    """Take what is published inside from a namespace's quota, or refuse it; what is then refused for another reason is given back.
-
-    Between the look at the depth and the publish nothing is waited for, so nobody else comes between them.
-    """
-    limit = call.front.quotas.limit(namespace)
-    return _UNLIMITED if limit is None or not count else _within(call, namespace, limit, count, octets)
-
-
-_UNLIMITED: Final = nullcontext()
+def publish_within(call: Call, messages: list[bytes | wire.Item]) -> Publish:
+    """Return the command that publishes messages, within the depth that the namespace may have."""
+    limit = call.front.quotas.limit(call.namespace)
+    command = publish_of([message_of(one) for one in messages])
+    command.depth_max = None if limit is None else limit.depth
+    return command
 
 
 @contextmanager
-def _within(call: Call, namespace: str, limit: Any, count: int, octets: int) -> Iterator[None]:
-    if limit.depth is not None:
-        depth = call.port.depth(namespace)
-        call.front.quotas.require_room(namespace, depth=depth, adding=count)
-    taken = call.front.quotas.take(namespace, count, octets)
+def within_quota(call: Call, namespace: str, count: int, octets: int) -> Iterator[None]:
+    """Take what is published inside from a namespace's quota, or refuse it; what is then refused for another reason is given back."""
+    taken = call.front.quotas.take(namespace, count, octets) if count else None
     try:
         yield
     except PenstockError as error:
@@ -100,19 +103,25 @@ def _within(call: Call, namespace: str, limit: Any, count: int, octets: int) -> 
         raise
 
 
+async def require_depth(call: Call, namespace: str, adding: int) -> None:
+    """Raise `QuotaExceeded` if a namespace may not hold so many messages more: of what others publish for it."""
+    limit = call.front.quotas.limit(namespace)
+    if limit is not None and limit.depth is not None:
+        depth = (await call.ask(OfNamespace(namespace))).depth
+        call.front.quotas.require_room(namespace, depth=depth, adding=adding)
+
+
 async def publish(call: Call) -> wire.Ids:
-    messages = [message_of(one) for one in call.body.messages]
+    command = publish_within(call, call.body.messages)
     name = call.path["name"]
     log, number = await call.front.found(call.namespace, name), call.query["log"]
-    if log is None and number is None and messages:
-        require_room_for_queues(call, (name,))
+    if log is None and number is None and command.payloads:
+        await require_room_for_queues(call, (name,))
     elif log is None or number not in (None, log.number):
         log = await call.log()  # which says what is missing
-    with within_quota(call, call.namespace, len(messages), size_of(messages)):
-        if log is None:  # the queue is made with its first messages, or not at all
-            ids: Any = await call.port.transact(call.namespace, [Operation(name, messages)]).get()
-        else:
-            ids = await call.port.publish(log, messages).get()
+    with within_quota(call, call.namespace, len(command.payloads), size_of_publish(command)):
+        # A queue that is not there is made with its first messages, or not at all.
+        (ids,) = await call.port.commit(Unit(call.namespace, ((log or name, command),))).get()
     return ids_reply(ids, call.packed)
 
 
@@ -123,21 +132,22 @@ def ids_reply(ids: Any, packed: bool) -> wire.Ids:
 
 async def route(call: Call) -> wire.Routed:
     body: wire.Route = call.body
-    message = message_of(body.message)
+    command = publish_within(call, [body.message])
     copies = await _matching(call, body.pattern) if call.front.quotas.limit(call.namespace) is not None else 1
-    with within_quota(call, call.namespace, copies, copies * size_of([message])):
-        return wire.Routed(ids=await call.port.route(call.namespace, body.pattern, message).get())
+    with within_quota(call, call.namespace, copies, copies * size_of_publish(command)):
+        unit = Unit(call.namespace, ((calls.pattern(body.pattern), command),))
+        (ids,) = await call.port.commit(unit).get()
+    return wire.Routed(ids={name: given[0] for name, given in ids.items()})
 
 
 async def _matching(call: Call, pattern: str) -> int:
     wanted = compile_pattern(pattern)
-    names = await call.port.names(call.namespace, "queue").get()
-    names += await call.port.names(call.namespace, "topic").get()
+    names = [*await call.ask(Names(call.namespace, "queue")), *await call.ask(Names(call.namespace, "topic"))]
     return max(1, sum(map(wanted.matches, names)))
 
 
 async def cancel(call: Call) -> wire.Was:
-    return wire.Was(was=await call.port.cancel(await call.log(), id_of(call.path["id"])).get())
+    return wire.Was(was=await call.do(await call.log(), Cancel(id_of(call.path["id"]))))
 
 
 def id_of(given: str) -> int:
@@ -148,36 +158,42 @@ def id_of(given: str) -> int:
 
 async def schedule(call: Call) -> wire.Was:
     body: wire.Schedule = call.body
-    log = await call.log()
-    name = calls.schedule_name(call.path["schedule"])
-    recurring = calls.recurring(body.cron, body.timezone, body.missed, message_of(body.message), log.policy)
+    log, message = await call.log(), message_of(body.message)
+    command = calls.schedule(call.path["schedule"], body.cron, message, body.timezone, body.missed)
+    await require_depth(call, call.namespace, 1)
     # That it is set is a message's worth of writing. Each time that it is due it counts again: see `Quotas.admits`.
-    with within_quota(call, call.namespace, 1, len(recurring.encode())):
-        return wire.Was(was=await call.port.schedule(log, name, recurring).get())
+    with within_quota(call, call.namespace, 1, size_of([message])):
+        return wire.Was(was=await call.do(log, command))
 
 
 async def unschedule(call: Call) -> wire.Was:
     name = calls.schedule_name(call.path["schedule"])
-    return wire.Was(was=await call.port.schedule(await call.log(), name, None).get())
+    return wire.Was(was=await call.do(await call.log(), Unschedule(name)))
 
 
 # --- reading ---
 
 
-def row_of(message: Message, packed: bool) -> wire.MessageRow:
-    """A stored message as it travels."""
+def rows_of(runs: Iterable[Run], *, packed: bool) -> list[wire.MessageRow]:
+    """Return stored messages as they travel."""
+    return [_row(batch, row, packed=packed) for batch, start, stop in runs for row in range(start, stop)]
+
+
+def _row(batch: Batch, row: int, *, packed: bool) -> wire.MessageRow:
+    due, end = at(batch.deliver_at, row), at(batch.expires_at, row)
     return wire.MessageRow(
-        id=message.id,  # type: ignore[arg-type]  # it is stored: it has all three
-        offset=message.offset,  # type: ignore[arg-type]
-        timestamp=message.timestamp,  # type: ignore[arg-type]
-        payload=message.payload,
-        id_str=None if packed else str(message.id),
-        headers=message.headers,
-        key=message.key,
-        priority=message.priority,
-        deliver_at=message.deliver_at,
-        expires_at=message.expires_at,
-        dedup_id=message.dedup_id,
+        id=batch.ids[row],
+        offset=batch.first + row,
+        timestamp=to_datetime(at(batch.timestamp_us, row)),
+        payload=batch.payloads[row],
+        id_str=None if packed else str(batch.ids[row]),
+        headers=at(batch.headers, row) or {},
+        key=at(batch.key, row),
+        priority=at(batch.priority, row),
+        deliver_at=None if due is None else to_datetime(due),
+        expires_at=None if end is None else to_datetime(end),
+        dedup_id=at(batch.dedup_id, row),
+        properties=at(batch.properties, row),
     )
 
 
@@ -238,7 +254,7 @@ async def patient_page(call: Call, log: Handle) -> Stretch:
             left_us = end_us - clock.monotonic_us()
             if left_us <= 0:
                 break
-            await call.front.outcome(call.port.watch(log, found.next, wait_us=left_us), call.connection)
+            await call.front.outcome(call.port.read(log, found.next, 1, wait_us=left_us), call.connection)
             found = await page(call, log, offset, count)
     if found.runs:
         call.require_caller()
@@ -251,7 +267,7 @@ async def read(call: Call) -> Any:
     found = await patient_page(call, await call.log())
 
     def made() -> wire.PageReply:
-        rows = [row_of(one, call.packed) for one in messages_of(found.runs)]
+        rows = rows_of(found.runs, packed=call.packed)
         return wire.PageReply(messages=rows, next=found.next, missed=found.missed)
 
     call.require_room(found.octets)
@@ -277,54 +293,44 @@ async def watch(call: Call) -> wire.Was:
     wait_us = call.wait_us(call.query["wait"])
     if wait_us and (await _latest(call, log)) <= offset:
         with call.front.place(call.caller):
-            ticket = call.port.watch(log, offset, wait_us=wait_us)
+            ticket = call.port.read(log, offset, 1, wait_us=wait_us)
             await call.front.outcome(ticket, call.connection, name=call.wait_name())
     return wire.Was(was=await _latest(call, log) > offset)
 
 
 async def _latest(call: Call, log: Handle) -> int:
-    return await call.port.locate(log, "latest").get()
+    return await call.ask(Locate(log, wire.Place(at="latest")))
 
 
 async def peek(call: Call) -> Any:
     wanted = min(calls.count(call.query["count"]), PEEK_MAX)
-    found = await call.port.peek(await call.log(), wanted).get()
-    octets = list(accumulate(map(_octets_of, found)))
-    fitting = max(1, bisect_right(octets, call.front.bounds.answer_bytes_max))
-    del found[fitting:]
-
-    def made() -> wire.Messages:
-        return wire.Messages(messages=[row_of(one, call.packed) for one in found])
-
-    size = octets[len(found) - 1] if found else 0
+    runs = (await call.port.read(await call.log(), UPCOMING, wanted).get()).runs
+    octets = list(accumulate(octets_of([run]) for run in runs))  # of one message each
+    del runs[max(1, bisect_right(octets, call.front.bounds.answer_bytes_max)) :]
+    size = octets[len(runs) - 1] if runs else 0
     call.require_room(size)
-    return await call.built(size, made)
-
-
-def _octets_of(message: Message) -> int:
-    """About what a message takes in an answer, at the most: see `contents.octets_of`."""
-    texts = _size_of(message) - len(message.payload)
-    return ROW_BYTES + HEADER_BYTES * len(message.headers) + LETTER_BYTES * texts + len(message.payload)
+    return await call.built(size, lambda: wire.Messages(messages=rows_of(runs, packed=call.packed)))
 
 
 async def trace(call: Call) -> wire.Timeline:
-    return wire.Timeline(steps=await call.port.trace(call.namespace, id_of(call.path["id"])).get())
+    return wire.Timeline(steps=await call.ask(Timeline(call.namespace, id_of(call.path["id"]))))
 
 
 # --- places ---
 
 
-def place_of(given: wire.Place) -> Any:
-    """A place in a log, as the broker takes it."""
+def checked_place(given: wire.Place) -> wire.Place:
+    """Check that one place is named."""
     if given.at is None:
         return calls.place(given.offset, given.timestamp, given.message_id)
     if (given.offset, given.timestamp, given.message_id) != (None, None, None):
         raise InvalidArgument("give one of at, offset, timestamp and message_id")
-    return given.at
+    return given
 
 
 async def locate(call: Call) -> wire.Offset:
-    return wire.Offset(offset=await call.port.locate(await call.log(), place_of(call.body)).get())
+    offset = await call.ask(Locate(await call.log(), checked_place(call.body)))
+    return wire.Offset(offset=offset)
 
 
 _ID: Final = 412_390_178_816_270_336

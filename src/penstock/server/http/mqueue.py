@@ -21,20 +21,21 @@ import msgspec
 
 from penstock import wire
 from penstock.broker import calls
+from penstock.broker.compose import publish_of
 from penstock.broker.contents import messages_of
-from penstock.broker.port import Granted, Handle, Operation, Receipts
+from penstock.broker.port import Granted
 from penstock.errors import InvalidArgument, PenstockError
 from penstock.limits import BODY_VALUES_MAX, PRIORITY_DEFAULT
 from penstock.message import Message
+from penstock.model.commands import DEFAULT_GROUP, Handle, Publish, Receipts, Spec, Step, Unit
+from penstock.model.queries import HeldBy, Namespaces
 from penstock.names import check_name
 from penstock.server.http.front import ClientGone
 from penstock.server.http.groups import leased, receipt_of, unseen
 from penstock.server.http.logs import require_room_for_queues
-from penstock.server.http.messages import id_of, size_of, within_quota
+from penstock.server.http.messages import id_of, size_of_publish, within_quota
 from penstock.server.http.problem import Refusal
 from penstock.server.http.route import WAIT, Call, Plain, Query, Route
-
-DEFAULT_GROUP: Final = "default"
 
 TEXT: Final = "text/plain; charset=utf-8"
 METRICS: Final = "text/plain; version=0.0.4; charset=utf-8"
@@ -132,24 +133,30 @@ async def _published(call: Call, namespace: str, items: list[EnqueueItem]) -> li
     by_topic: dict[str, list[int]] = {}
     for at, item in enumerate(items):
         by_topic.setdefault(item.topic, []).append(at)
-    messages = [_message_of(item) for item in items]
-    missing = [name for name in by_topic if await call.front.found(namespace, name) is None]
-    require_room_for_queues(call, missing)
-    log = await call.front.log(namespace, items[0].topic) if len(by_topic) == 1 and not missing else None
-    with within_quota(call, namespace, len(messages), size_of(messages)):
-        if log is not None:
-            return list(await call.port.publish(log, messages).get())
-        steps = [Operation(name, [messages[at] for at in places]) for name, places in by_topic.items()]
-        given = await call.port.transact(namespace, steps).get()
+    missed = [name for name in by_topic if await call.front.found(namespace, name) is None]
+    await require_room_for_queues(call, missed)
+    limit = call.front.quotas.limit(namespace)
+    steps: list[Step] = []
+    for topic, places in by_topic.items():
+        command = publish_of([_message_of(items[at]) for at in places])
+        command.depth_max = None if limit is None else limit.depth
+        steps.append((topic if topic in missed else await call.front.log(namespace, topic), command))
+    octets = sum(size_of_publish(command) for _, command in steps if isinstance(command, Publish))
+    with within_quota(call, namespace, len(items), octets):
+        answers = await call.port.commit(Unit(namespace, steps)).get()
     order = [at for places in by_topic.values() for at in places]
+    given = [one for answer in answers for one in answer]
     return [one for _, one in sorted(zip(order, given, strict=True))]
 
 
 def _message_of(item: EnqueueItem) -> bytes | Message:
-    priority = None if item.priority == PRIORITY_DEFAULT else item.priority
-    return calls.message(
-        item.payload, item.headers, item.key, priority, None, item.deliver_after, item.ttl, item.dedup_id
-    )
+    plain = not item.headers and item.priority == PRIORITY_DEFAULT
+    if plain and not (item.key or item.deliver_after or item.ttl is not None or item.dedup_id):
+        return item.payload
+    return Message(
+        item.payload, headers=item.headers, key=item.key, priority=item.priority, deliver_at=item.deliver_after,
+        ttl=item.ttl, dedup_id=item.dedup_id,
+    )  # fmt: skip
 
 
 # --- dequeue ---
@@ -164,7 +171,7 @@ async def dequeue(call: Call) -> Any:
             "the parameter 'topic' is missing; say which queue is meant, as in ?topic=orders"
         )
     check_name(topic, kind="topic", reserved_ok=True)
-    lease_us = None if call.query["lease"] is None else calls.extension_us(call.query["lease"])
+    lease_s = None if call.query["lease"] is None else calls.extension(call.query["lease"])
     log = await call.front.found(namespace, topic)
     if log is None:
         if not call.wait_us(call.query["wait"]):
@@ -173,10 +180,10 @@ async def dequeue(call: Call) -> Any:
     granted, octets = await leased(call, log, DEFAULT_GROUP, call.query["limit"], call.query["wait"])
     if granted is None:
         return []
-    if lease_us is not None and granted.number:  # without a number it is settled: nothing is held
+    if lease_s is not None and granted.number:  # without a number it is settled: nothing is held
         offsets = list(granted.offsets)
         kept = Receipts(granted.group, offsets, [granted.number] * len(offsets))
-        await call.port.extend(log, kept, lease_us).get()
+        await call.port.extend(log, kept, lease_s).get()
         if call.connection.is_closing():
             await unseen(call, log, granted, offsets)
             raise ClientGone
@@ -184,8 +191,8 @@ async def dequeue(call: Call) -> Any:
 
 
 async def _made(call: Call, topic: str) -> Handle:
-    require_room_for_queues(call, (topic,))
-    log = await call.port.declare(call.namespace, topic, {}, create=None).get()
+    await require_room_for_queues(call, (topic,))
+    log = await call.port.declare(Spec(call.namespace, topic)).get()
     call.front.keep(log)
     return log
 
@@ -229,20 +236,20 @@ async def _receipts(call: Call) -> tuple[Handle, Receipts]:
         raise InvalidArgument(
             "there is neither a receipt nor an id; give the receipt that came with the item"
         )
-    return log, await call.port.held(log, id_of(str(body.id))).get()
+    return log, await call.ask(HeldBy(log, id_of(str(body.id))))
 
 
 async def ack(call: Call) -> Settled:
     log, receipts = await _receipts(call)
-    await call.port.settle(log, receipts, "ack").get()
+    await call.do(log, calls.settle(receipts))
     return Settled(status="acked")
 
 
 async def nack(call: Call) -> Settled:
     body: Nack = call.body
-    delay_us, error = calls.delay_us(body.delay), calls.error_text(body.error)
+    calls.seconds(body.delay, "delay")  # what is wrong is said first, whether the message is leased or not
     log, receipts = await _receipts(call)
-    await call.port.settle(log, receipts, "nack", delay_us=delay_us, error=error).get()
+    await call.do(log, calls.settle(receipts, "nack", body.delay, body.error))
     return Settled(status="nacked")
 
 
@@ -267,7 +274,8 @@ async def ready(call: Call) -> Plain:
 async def metrics(call: Call) -> Plain:
     seen = None
     if not call.caller.is_admin_of_all:
-        seen = call.caller.namespaces(await call.port.namespaces().get())
+        known = await call.ask(Namespaces())
+        seen = call.caller.namespaces(known)
     # In a thread: of thousands of queues it takes a while, and others are not to wait for it.
     return Plain(await asyncio.to_thread(call.front.observer.render, seen), METRICS)
 

@@ -6,6 +6,7 @@ from typing import Final
 
 from penstock import wire
 from penstock.broker import calls
+from penstock.model.commands import Commit, Forget
 from penstock.server.http.messages import offset_of
 from penstock.server.http.route import LOG, Call, Route
 
@@ -17,19 +18,18 @@ def _name(call: Call) -> str:
 
 
 async def position(call: Call) -> wire.Offset:
-    return wire.Offset(offset=await call.port.position(await call.log(), _name(call), None).get())
+    return wire.Offset(offset=await call.port.position(await call.log(), _name(call)).get())
 
 
 async def commit(call: Call) -> wire.Offset:
     body: wire.Commit = call.body
     offset = None if body.offset is None else offset_of(body.offset)
-    found = call.port.position(await call.log(), _name(call), offset, holds=body.holds)
-    return wire.Offset(offset=await found.get())
+    return wire.Offset(offset=await call.do(await call.log(), Commit(_name(call), offset, body.holds)))
 
 
 async def forget(call: Call) -> wire.Offset:
-    found = call.port.position(await call.log(), _name(call), None, forget=True)
-    return wire.Offset(offset=await found.get())
+    await call.do(await call.log(), Forget(_name(call)))
+    return wire.Offset(offset=None)
 
 
 ROUTES: Final[tuple[Route, ...]] = (

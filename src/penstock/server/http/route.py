@@ -10,16 +10,18 @@ import asyncio
 import math
 import re
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from typing import Any, Final, Literal, NamedTuple
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 from urllib.parse import parse_qsl
 
 import msgspec
 
 from penstock import argument
-from penstock.broker.port import Handle, HostedPort
+from penstock.broker.port import Port
 from penstock.clock import SECOND_US, duration_us
 from penstock.errors import InvalidArgument
 from penstock.limits import BODY_VALUES_SMALL_MAX
+from penstock.model.commands import Command, Handle, Unit
+from penstock.model.queries import Query as Query_
 from penstock.server.accounts import Permission
 from penstock.server.http.bodies import encode_json, encode_msgpack
 from penstock.server.http.front import Front, Receive
@@ -37,6 +39,9 @@ THREAD_BYTES: Final = 256 << 10
 
 _WHOLE: Final = re.compile(r"-?[0-9]{1,19}", re.ASCII)
 _TRUTH: Final = {"true": True, "1": True, "false": False, "0": False}
+
+
+T = TypeVar("T")
 
 
 class Query(NamedTuple):
@@ -94,7 +99,7 @@ class Call:
     scope: Any  # as ASGI has it
     connection: Connection
     front: Front
-    port: HostedPort
+    port: Port
     caller: Caller
     namespace: str
     path: dict[str, Any]
@@ -111,6 +116,15 @@ class Call:
     async def log(self) -> Handle:
         """The queue or topic that is named in the address."""
         return await self.front.log(self.namespace, self.path["name"], self.query.get("log"))
+
+    async def do(self, log: Handle, command: Command) -> Any:
+        """Do one command; its answer."""
+        (answer,) = await self.port.commit(Unit(log.namespace, ((log, command),))).get()
+        return answer
+
+    async def ask(self, query: Query_[T]) -> T:
+        """Answer a query of the port."""
+        return await self.port.describe(query).get()
 
     def wait_us(self, given: float) -> int:
         """Return how long a request waits: no longer than the server lets it, or its token lasts."""

@@ -8,17 +8,18 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from penstock import wire
 from penstock.broker import calls
 from penstock.errors import BatchTooLarge, InvalidArgument, QuotaExceeded
-from penstock.journal.spool import Manifest
 from penstock.limits import BODY_VALUES_MIXED_MAX, QUOTA_ROOM_RETRY_S
+from penstock.model.commands import Commit, Place
+from penstock.model.queries import Find, Locate
 from penstock.server.http.front import ClientGone, Front, require_present
 from penstock.server.http.logs import require_room_for_queues
-from penstock.server.http.messages import within_quota
+from penstock.server.http.messages import require_depth, within_quota
 from penstock.server.http.problem import Refusal
 from penstock.server.http.route import NAMESPACE, Call, Route, Stream
 from penstock.server.threads import Threads
@@ -65,14 +66,13 @@ class Tables:
     def _made(self) -> Desk:
         """Only now is that imported which not every server needs, or has."""
         directory = self._front.directory
-        monitor = getattr(self._front.port, "monitor", None)
-        if directory is None or monitor is None or monitor.intake is None:
+        if directory is None or self._front.intake is None:
             raise InvalidArgument(
                 "this server keeps everything in memory, and Spark reads what is on a disk: start it with a directory"
             )
         from penstock.server.desk import Desk
 
-        return Desk(directory, monitor.intake)
+        return Desk(directory, self._front.intake)
 
     def enter(self) -> None:
         """Take a place for a table on its way; `leave` gives it back."""
@@ -163,10 +163,10 @@ async def progress(call: Call) -> wire.Checked:
     body: wire.SparkProgress = call.body
     reader = calls.reader_name(body.reader)
     for name, (number, offset) in body.logs.items():
-        log = await call.port.find(call.namespace, name).get()
+        log = await call.ask(Find(call.namespace, name))
         if log is not None and log.number == number:
-            end = await call.port.locate(log, "latest").get()
-            await call.port.position(log, reader, min(max(offset, 0), end), holds=True).get()
+            end = await call.ask(Locate(log, Place(at="latest")))
+            await call.do(log, Commit(reader, min(max(offset, 0), end), True))
     return wire.Checked()
 
 
@@ -231,15 +231,14 @@ async def hand_in(call: Call) -> wire.Taken:
     if manifest is None:
         return wire.Taken(taken=True)
     wait_s = 0.0 if call.front.stopping else min(max(body.wait, 0.0), COMMIT_WAIT_S_MAX)
-    with _within_quota(call, manifest) if first else nullcontext():
+    if not first:
         return await tables.work(desk.commit, manifest, body.files, wait_s, waiting=True)
-
-
-def _within_quota(call: Call, manifest: Manifest) -> AbstractContextManager[None]:
-    """A batch that comes for the first time counts, and the queues that it makes."""
+    # A batch that comes for the first time counts, and the queues that it makes.
     shares = manifest.shares().values()
-    require_room_for_queues(call, [one.topic for one in shares])
-    return within_quota(call, call.namespace, manifest.rows, sum(one.bytes for one in shares))
+    await require_room_for_queues(call, [one.topic for one in shares])
+    await require_depth(call, call.namespace, manifest.rows)
+    with within_quota(call, call.namespace, manifest.rows, sum(one.bytes for one in shares)):
+        return await tables.work(desk.commit, manifest, body.files, wait_s, waiting=True)
 
 
 async def abort(call: Call) -> wire.Checked:

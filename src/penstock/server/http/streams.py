@@ -14,16 +14,17 @@ from typing import Final
 import msgspec
 
 from penstock import wire
-from penstock.broker.contents import messages_of
-from penstock.broker.port import BrokerStats, Handle
-from penstock.broker.shelf import Run
 from penstock.broker.ticket import Stoppable
 from penstock.clock import SECOND_US
 from penstock.errors import InvalidArgument, PenstockError
+from penstock.model.batch import Run
+from penstock.model.commands import Handle
+from penstock.model.queries import Locate, Names, OfLog, OfNamespace
+from penstock.model.stats import BrokerStats
 from penstock.server.http.bodies import encode_json
 from penstock.server.http.front import Front, require_present
 from penstock.server.http.logs import what_may_be_seen
-from penstock.server.http.messages import offset_of, page, row_of
+from penstock.server.http.messages import offset_of, page, rows_of
 from penstock.server.http.route import LOG, NAMESPACE, Call, Events, Query, Route
 
 #: Statistics come no oftener, and no more seldom.
@@ -82,7 +83,7 @@ async def _beginning(call: Call, log: Handle) -> int:
         return offset_of(offset)
     if start not in {None, "earliest", "latest"}:
         raise InvalidArgument(f"start is {start[:40]!r}; give earliest or latest")
-    return await call.port.locate(log, start or "latest").get()
+    return await call.ask(Locate(log, wire.Place(at="earliest" if start == "earliest" else "latest")))
 
 
 async def _messages(call: Call, log: Handle, offset: int) -> AsyncGenerator[bytes, None]:
@@ -101,7 +102,7 @@ async def _messages(call: Call, log: Handle, offset: int) -> AsyncGenerator[byte
             yield ALIVE
         waited = not runs
         if waited:
-            ticket = call.port.watch(log, offset, wait_us=_pause_us(call, bounds.heartbeat_s))
+            ticket = call.port.read(log, offset, 1, wait_us=_pause_us(call, bounds.heartbeat_s))
             await call.front.outcome(ticket, call.connection)
 
 
@@ -110,9 +111,9 @@ def _events(runs: list[Run]) -> Iterator[bytes]:
     parts: list[bytes] = []
     size = 0
     for run in runs:
-        for message in messages_of([run]):
-            data = encode_json(row_of(message, packed=False))
-            parts.append(b"id: %d\ndata: %s\n\n" % (message.offset or 0, data))
+        for row in rows_of([run], packed=False):
+            data = encode_json(row)
+            parts.append(b"id: %d\ndata: %s\n\n" % (row.offset, data))
             size += len(data)
             if size >= TOGETHER_BYTES:
                 yield b"".join(parts)
@@ -138,7 +139,7 @@ async def stats(call: Call) -> Events:
         raise InvalidArgument(
             f"interval is {interval_s:g}; give from {INTERVAL_S_MIN:g} to {INTERVAL_S_MAX:g} seconds"
         )
-    await call.port.stats(call.namespace).get()  # refused now, if at all
+    await call.ask(OfNamespace(call.namespace))  # refused now, if at all
     return Events(_statistics(call, interval_s))
 
 
@@ -193,8 +194,8 @@ class _Statistics:
 
 async def _described(front: Front, namespace: str) -> StatsEvent:
     async with front.describing:
-        names = await front.port.names(namespace, "queue").get()
-        names += await front.port.names(namespace, "topic").get()
+        names = await front.port.describe(Names(namespace, "queue")).get()
+        names += await front.port.describe(Names(namespace, "topic")).get()
         logs: list[msgspec.Raw] = []
         size = 0
         for at, name in enumerate(names[:LOGS_MAX]):
@@ -202,7 +203,7 @@ async def _described(front: Front, namespace: str) -> StatsEvent:
                 await asyncio.sleep(0)  # others are to run meanwhile
             try:
                 log = await front.log(namespace, name)
-                told = encode_json(await front.port.describe(log).get())
+                told = encode_json(await front.port.describe(OfLog(log)).get())
             except PenstockError:  # deleted just now
                 continue
             size += len(told)
@@ -212,7 +213,7 @@ async def _described(front: Front, namespace: str) -> StatsEvent:
             logs.append(msgspec.Raw(told))
         else:
             left_out = max(0, len(names) - LOGS_MAX)
-        return StatsEvent(await front.port.stats(namespace).get(), logs, left_out)
+        return StatsEvent(await front.port.describe(OfNamespace(namespace)).get(), logs, left_out)
 
 
 class _Pause(Stoppable):

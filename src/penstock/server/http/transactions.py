@@ -6,44 +6,44 @@ from typing import Final
 
 from penstock import wire
 from penstock.broker import calls
-from penstock.broker.port import Handle, Operation
-from penstock.broker.transaction import OPERATIONS_MAX
 from penstock.errors import BatchTooLarge
-from penstock.limits import BODY_VALUES_MIXED_MAX
+from penstock.limits import BODY_VALUES_MIXED_MAX, STEPS_MAX
+from penstock.model.commands import Handle, Step, Unit
 from penstock.server.http.groups import receipts_of
 from penstock.server.http.logs import require_room_for_queues
-from penstock.server.http.messages import ids_reply, message_of, size_of, within_quota
+from penstock.server.http.messages import ids_reply, message_of, publish_within, size_of, within_quota
 from penstock.server.http.route import NAMESPACE, Call, Route
 
 
 async def transact(call: Call) -> wire.Ids:
     body: wire.Transact = call.body
-    if len(body.steps) > OPERATIONS_MAX:
+    if len(body.steps) > STEPS_MAX:
         raise BatchTooLarge(
-            f"a transaction of {len(body.steps)} steps is over the bound of {OPERATIONS_MAX}: make it several"
+            f"a transaction of {len(body.steps)} steps is over the bound of {STEPS_MAX}: make it several"
         )
-    # Whether he may do all of it is asked before anything else is told.
+    # Whether the caller may do all of it is asked before anything else is told.
     if any(step.messages for step in body.steps):
         call.caller.require(call.namespace, "publish")
     if any(step.receipts or step.offsets for step in body.steps):
         call.caller.require(call.namespace, "consume")
-    steps = [one for step in body.steps for one in await _operations(call, step)]
-    require_room_for_queues(call, [step.log for step in steps])  # those that are given by name
-    count = sum(len(step.messages) for step in steps)
-    with within_quota(call, call.namespace, count, sum(size_of(step.messages) for step in steps)):
-        return ids_reply(await call.port.transact(call.namespace, steps).get(), call.packed)
+    steps = [one for step in body.steps for one in await _steps(call, step)]
+    await require_room_for_queues(call, [target for target, _ in steps])  # those that are given by name
+    count = sum(len(step.messages) for step in body.steps)
+    messages = [message_of(one) for step in body.steps for one in step.messages]
+    with within_quota(call, call.namespace, count, size_of(messages)):
+        answers = await call.port.commit(Unit(call.namespace, steps)).get()
+    return ids_reply([one for answer in answers if answer is not None for one in answer], call.packed)
 
 
-async def _operations(call: Call, step: wire.Operation) -> list[Operation]:
-    """A step as the broker takes it. What a log's name means is found out when the whole is done, unless leases, or a number, say that it exists."""
+async def _steps(call: Call, step: wire.Operation) -> list[Step]:
+    """A step as the port takes it. What a log's name means is found out when the whole is done, unless leases, or a number, say that it exists."""
     receipts = receipts_of(step)
     log: Handle | str = step.log
     if receipts or step.number is not None:
         log = await call.front.log(call.namespace, step.log, step.number)
-    delay_us, error = calls.delay_us(step.delay), calls.error_text(step.error)
-    found = [Operation(log, receipts=one, how=step.how, delay_us=delay_us, error=error) for one in receipts]
+    found: list[Step] = [(log, calls.settle(one, step.how, step.delay, step.error)) for one in receipts]
     if step.messages:
-        found.append(Operation(log, [message_of(one) for one in step.messages]))
+        found.append((log, publish_within(call, step.messages)))
     return found
 
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock import wire
+from penstock.broker.compose import publish_of
 from penstock.broker.opening import in_memory
 from penstock.clock import ManualClock
 from penstock.errors import BatchTooLarge
@@ -19,6 +20,7 @@ from penstock.message import Message
 from penstock.server.http import body_values
 from penstock.server.http.bodies import Reading
 from penstock.server.http.body_values import BYTE_VALUES_MAX, require_values
+from tests import asking
 
 texts = st.text(st.sampled_from('a"\\,:[{é\n')) | st.text("x", min_size=20, max_size=300)
 scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats(allow_nan=False) | texts
@@ -87,9 +89,9 @@ def test_a_batch_that_a_commit_takes_is_never_refused(message: Message) -> None:
     fields = {key: value for key, value in msgspec.to_builtins(message).items() if value is not None}
     each = values_of({"headers": {}, **fields})
     with closing(in_memory(ManualClock())) as port:
-        log = port.declare("default", "orders", {}, create=None).wait()
+        log = asking.declare(port)
         with pytest.raises(BatchTooLarge):
-            port.publish(log, [message] * (BODY_VALUES_MAX // each))
+            asking.begin(port, log, publish_of([message] * (BODY_VALUES_MAX // each)))
 
 
 @pytest.mark.parametrize("encode", [msgspec.json.encode, msgspec.msgpack.encode])

@@ -63,7 +63,7 @@ class Client(NoConnection):
 def play(scene: Callable[[Front, Client], Awaitable[None]]) -> None:
     async def all_of_it() -> None:
         client = Client()
-        await scene(create(port).state.front, client)
+        await scene(create(port).front, client)
         assert not client.is_watched, "somebody still looks whether the client has gone"
 
     with closing(in_memory()) as port:

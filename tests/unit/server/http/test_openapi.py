@@ -54,7 +54,7 @@ def test_every_route_is_described_with_examples_and_errors(route: Any) -> None:
 
 
 def test_pair_is_described_for_readers_of_openapi_3_0() -> None:
-    left = DOCUMENT["components"]["schemas"]["RedriveReply"]["properties"]["left"]
+    left = DOCUMENT["components"]["schemas"]["Redriven"]["properties"]["left"]
     assert (left["items"]["type"], left["minItems"], left["maxItems"]) == ("integer", 2, 2)
 
 
