@@ -28,7 +28,8 @@ class Running:
     """
 
     def __init__(self, port: Any, *, listen: int = 0, **create_kwargs: Any) -> None:
-        self.app = create(port, **create_kwargs)
+        intake = port.monitor.intake if isinstance(port, Embedded) else None
+        self.app = create(port, intake=intake, **create_kwargs)
         self._port = port
         self.front: Any = self.app.front
         self.loop: asyncio.AbstractEventLoop | None = None
