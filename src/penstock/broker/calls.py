@@ -12,6 +12,7 @@ from penstock import argument
 from penstock.broker.compose import publish_of
 from penstock.broker.deliveries import Leased
 from penstock.broker.port import Port
+from penstock.broker.recurring import missed_rule
 from penstock.clock import SECOND_US, Duration, duration_us, to_us
 from penstock.engine.filter import compile_filter
 from penstock.engine.pattern import compile_pattern
@@ -227,7 +228,7 @@ def schedule_name(given: str) -> str:
 def schedule(name: str, cron: str, message_: bytes | Message, timezone: str, missed: str) -> Schedule:
     """Return the command that has a message recur."""
     whole = message_ if isinstance(message_, Message) else Message(message_)
-    return Schedule(schedule_name(name), cron, check(whole, MESSAGE_BYTES_MAX), timezone, missed)
+    return Schedule(schedule_name(name), cron, check(whole, MESSAGE_BYTES_MAX), timezone, missed_rule(missed))
 
 
 def settling(

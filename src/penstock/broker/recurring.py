@@ -36,7 +36,7 @@ from collections import deque
 from collections.abc import Iterator
 from datetime import UTC, datetime, tzinfo
 from itertools import islice, takewhile
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, Literal, NoReturn, get_args
 from zoneinfo import ZoneInfo, available_timezones
 
 import msgspec
@@ -96,6 +96,20 @@ class Recurrence(msgspec.Struct, frozen=True):
 
     cron: str
     timezone: str
+
+
+#: What becomes of due times that the broker was not there for: see `scheduling`.
+Missed = Literal["once", "skip", "all"]
+
+
+def missed_rule(given: object) -> Missed:
+    """Check what becomes of due times that were missed."""
+    plain = argument.text(given)
+    if plain not in get_args(Missed):
+        raise InvalidArgument(
+            f"missed is {argument.quoted(given)}; give one of {', '.join(map(repr, get_args(Missed)))}"
+        )
+    return plain  # type: ignore[return-value]
 
 
 def recurrence(cron: object, timezone: object) -> Recurrence:

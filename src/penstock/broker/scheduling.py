@@ -14,12 +14,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, get_args
+from typing import Final
 
 import msgspec
 
-from penstock import argument
-from penstock.broker.recurring import Recurrence, due_between, next_due_us, recurrence
+from penstock.broker.recurring import Missed, Recurrence, due_between, missed_rule, next_due_us, recurrence
 from penstock.clock import SECOND_US, duration_us, to_datetime
 from penstock.engine.change import Firing, Recur
 from penstock.engine.log import Log
@@ -28,8 +27,6 @@ from penstock.message import check
 from penstock.model.batch import Batch
 from penstock.model.commands import Schedule
 from penstock.policy import Policy
-
-Missed = Literal["once", "skip", "all"]
 
 #: Due times that are made up for at once, at the most.
 MADE_UP_MAX: Final = 1000
@@ -60,15 +57,6 @@ class Recurring(msgspec.Struct, frozen=True):
     def first_us(self, now_us: int) -> int:
         """When it is due for the first time."""
         return next_due_us(self.when, now_us)
-
-
-def missed_rule(given: object) -> Missed:
-    plain = argument.text(given)
-    if plain not in get_args(Missed):
-        raise InvalidArgument(
-            f"missed is {argument.quoted(given)}; give one of {', '.join(map(repr, get_args(Missed)))}"
-        )
-    return plain  # type: ignore[return-value]
 
 
 def recurring_of(command: Schedule, policy: Policy) -> Recurring:

@@ -15,8 +15,8 @@ import msgspec
 import pytest
 
 from penstock.broker import recurring, scheduling
-from penstock.broker.recurring import Recurrence
-from penstock.broker.scheduling import LATE_US, MADE_UP_MAX, Recurring, missed_rule, recur
+from penstock.broker.recurring import Recurrence, missed_rule
+from penstock.broker.scheduling import LATE_US, MADE_UP_MAX, Recurring, recur
 from penstock.broker.sync import Queue
 from penstock.clock import SECOND_US
 from penstock.engine.log import Log
