@@ -97,10 +97,11 @@ def deliveries(kind: Callable[..., D], queue: Any, granted: Granted | None) -> l
 
 
 def _one(kind: Callable[..., D], queue: Any, granted: Granted) -> D:
-    group, number, (offset,), attempts, ((batch, row, _),) = granted
+    (offset,), attempts, ((batch, row, _),) = granted.offsets, granted.attempts, granted.runs
     timestamp_us, priority, key, headers = batch.timestamp_us, batch.priority, batch.key, batch.headers
     return kind(
-        queue, group, number, offset, attempts[0] if type(attempts) is list else attempts, batch.payloads[row], batch.ids[row],
+        queue, granted.group, granted.number, offset, attempts[0] if type(attempts) is list else attempts,
+        batch.payloads[row], batch.ids[row],
         timestamp_us[row] if type(timestamp_us) is list else timestamp_us,
         priority[row] if type(priority) is list else priority,
         None if key is None else key[row],

@@ -51,8 +51,10 @@ from penstock.model.commands import (
     DEFAULT_NAMESPACE,
     DeadLetters,
     Handle,
+    Publish,
     Receipts,
     Redriven,
+    Settle,
     Spec,
 )
 from penstock.model.stats import BrokerStats, QueueStats
@@ -87,6 +89,7 @@ class Embedded:
             if monitor.journal is not None and isinstance(monitor.shelf, JournalShelf)
             else None
         )
+        self._any_short = self._express or self._short
         #: What does a command that is alone in its unit.
         self._alone: Final[dict[type[commands.Command], Callable[..., Ticket[Any]]]] = {
             commands.Publish: self._publish,
@@ -179,11 +182,11 @@ class Embedded:
         if len(unit.steps) == 1:
             target, command = unit.steps[0]
             if self._express is not None:
-                if type(command) is commands.Publish:
+                if type(command) is Publish:
                     if _is_plain(command) and (given := self._express.publish(target, command.payloads[0])):
                         return Answer([[given]])
                 elif (
-                    type(command) is commands.Settle
+                    type(command) is Settle
                     and len(command.offsets) == 1
                     and command.how == "ack"
                     and self._express.ack(target, command)
@@ -212,9 +215,9 @@ class Embedded:
             raise InvalidArgument(
                 f"{argument.quoted(ahead)} of {count} messages are to be leased ahead; give an int from 0 to {count}"
             )
-        if count == 1 and not settle and not ahead and group == DEFAULT_GROUP:
-            short = self._express or self._short
-            if short is not None and (ticket := short.lease(alive(log), consumer, rides=rides)) is not None:
+        if count == 1 and not settle and not ahead and group == DEFAULT_GROUP and self._any_short is not None:
+            ticket = self._any_short.lease(alive(log), consumer, rides=rides)
+            if ticket is not None:
                 return ticket
         return self._handing.lease(
             log, group, count, consumer=consumer, wait_us=wait_us, settle=settle, ahead=ahead,

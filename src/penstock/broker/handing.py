@@ -327,8 +327,9 @@ def log_of(handle: Handle) -> Log:
 
 def alive(handle: Handle) -> Log:
     """Return the log of a handle, unless it was deleted."""
-    log = log_of(handle)
-    if log.deleted:
+    log = handle.log if type(handle) is LogHandle else log_of(handle)
+    if log is None or log.deleted:
+        log = log_of(handle)
         raise not_found(log.kind, log.name, "was deleted")
     return log
 

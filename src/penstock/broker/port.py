@@ -12,6 +12,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+import msgspec
+
 from penstock.broker.ticket import Ticket
 from penstock.clock import Clock
 from penstock.model.batch import Run
@@ -21,7 +23,7 @@ from penstock.model.queries import Query
 T = TypeVar("T")
 
 
-class Granted(NamedTuple):
+class Granted(msgspec.Struct, gc=False):
     """Messages that were handed out: the lease that holds them, and where their contents are, in order.
 
     The number is 0 if they were settled when they were handed out.
