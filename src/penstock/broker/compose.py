@@ -45,16 +45,19 @@ def stored(command: Publish, policy: Policy, now_us: int, set_back_us: int = 0) 
         batch.priority = columns.priority
         batch.key, batch.dedup_id = columns.key, columns.dedup_id
         batch.headers, batch.properties = columns.headers, columns.properties
-        batch.deliver_at = _due(columns, now_us, set_back_us)
-        batch.expires_at = _end(columns, now_us, set_back_us)
-        for moment in _each(batch.expires_at, batch):
-            if moment is not None and moment <= now_us:
-                raise MessageExpired(
-                    "a message's expires_at is over: give it a later one, or do not publish it"
-                )
+        if columns.delay_us is not None or columns.deliver_at is not None:
+            batch.deliver_at = _due(columns, now_us, set_back_us)
+        if columns.ttl_us is not None or columns.expires_at is not None:
+            batch.expires_at = _end(columns, now_us, set_back_us)
+            _require_lasting(batch, now_us)
     if policy.ttl is not None:
         _expire_by_default(batch, now_us + round(policy.ttl * SECOND_US))
     return batch
+
+
+def _require_lasting(batch: Batch, now_us: int) -> None:
+    if any(moment is not None and moment <= now_us for moment in _each(batch.expires_at, batch)):
+        raise MessageExpired("a message's expires_at is over: give it a later one, or do not publish it")
 
 
 def _require_count(messages: Sequence[object]) -> None:
@@ -91,6 +94,8 @@ def _listed(messages: Any) -> list[bytes | Message]:
 
 
 def _columns(messages: list[Message]) -> Columns:
+    if len(messages) == 1:
+        return _columns_of_one(messages[0])
     return Columns(
         headers=_none_or_list([message.headers or None for message in messages]),
         key=_none_or_list([message.key for message in messages]),
@@ -100,6 +105,20 @@ def _columns(messages: list[Message]) -> Columns:
         ttl_us=_one_or_list([_length(message.ttl, "ttl") for message in messages]),
         expires_at=_one_or_list([_moment(message.expires_at, "expires_at") for message in messages]),
         dedup_id=_none_or_list([message.dedup_id for message in messages]),
+    )
+
+
+def _columns_of_one(message: Message) -> Columns:
+    """The same of one message, as most publishes are."""
+    return Columns(
+        headers=[message.headers] if message.headers else None,
+        key=None if message.key is None else [message.key],
+        priority=message.priority,
+        delay_us=_length(message.delay, "delay"),
+        deliver_at=_moment(message.deliver_at, "deliver_at"),
+        ttl_us=_length(message.ttl, "ttl"),
+        expires_at=_moment(message.expires_at, "expires_at"),
+        dedup_id=None if message.dedup_id is None else [message.dedup_id],
     )
 
 
