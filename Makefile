@@ -1,13 +1,16 @@
 # Everything a contributor runs. Each target makes the .venv it needs, so a fresh clone and Python 3.11 suffice.
 
 .DEFAULT_GOAL := help
-.PHONY: help run tour check test unit bench faults format clean
+.PHONY: help run tour check test unit bench faults mutants format clean
 
 # python3.11 if it runs, else python3; choose another with `make PYTHON=... check`.
 PYTHON ?= $(shell python3.11 -c '' 2>/dev/null && echo python3.11 || echo python3)
 
 # How long the fault campaign is: `make faults ROUNDS=1000`.
 ROUNDS ?= 100
+
+# Which mutants are planted, how many or by words: `make mutants MUTANTS=20`, `make mutants MUTANTS='dedup lease'`.
+MUTANTS ?=
 
 # Which benchmarks are run: `make bench BENCH=journal`.
 BENCH ?= journal queues logs pipeline server
@@ -55,6 +58,9 @@ bench: .venv/.ready-bench  ## measure against the disk and other queues (BENCH=.
 
 faults: .venv/.ready-dev  ## the long fault campaign (ROUNDS=100)
 	PENSTOCK_FAULT_ROUNDS=$(ROUNDS) $(BIN)/python -m pytest -m campaign -o timeout=0 -o faulthandler_timeout=0 $(PYTEST_ARGS)
+
+mutants: .venv/.ready-dev  ## plant faults one by one; the tests must notice each (MUTANTS=20)
+	$(BIN)/python tests/mutants/run.py $(MUTANTS)
 
 format: .venv/.ready-dev  ## rewrite the code as `check` wants it
 	$(BIN)/ruff format $(CODE)
