@@ -35,7 +35,7 @@ KILLED: Final = Path(__file__).with_name("killed.txt")
 AT_ONCE: Final = 2
 
 #: A test that hangs fails after so long, and a run that hangs nevertheless is ended: both have noticed the mutant.
-TEST_TIMEOUT_S: Final = 30
+TEST_TIMEOUT_S: Final = 20
 RUN_TIMEOUT_S: Final = 180
 
 KILLED_WORD: Final = "killed"

@@ -94,6 +94,20 @@ def test_unit_of_publishes_settlements_positions_and_metadata_holds_together(por
     assert (port.position(log, "reader").wait(), port.describe(OfLog(log)).wait().depth) == (1, 0)
 
 
+def test_unit_of_many_dead_letters_is_recorded_as_one(tmp_path: Path) -> None:
+    port = opened(tmp_path)
+    journal: Any = port.monitor.journal
+    log = log_of(port)
+    do(port, (log, Publish([b"a"] * 150)))
+    granted = port.lease(log, "default", 150).wait()
+    assert granted is not None
+    rejecting = Settle("default", list(granted.offsets), [granted.number] * 150, "reject")
+    ticket = port.commit(Unit("default", ((log, rejecting), (log, Publish([b"b"])))))
+    assert len(journal._group._pending) == 1, "a crash may come between two"
+    ticket.wait()
+    port.close()
+
+
 def test_command_that_must_be_alone_is_refused_beside_others(port: Embedded) -> None:
     log = log_of(port)
     with pytest.raises(InvalidArgument, match="purge is done by itself"):
@@ -203,6 +217,18 @@ def test_lease_that_rides_is_written_with_the_next_frame(tmp_path: Path) -> None
     granted = port.lease(log_of(port), "default", 1).wait()
     assert granted is not None
     assert granted.attempts in (2, [2])
+    port.close()
+
+
+@pytest.mark.parametrize("count", [1, 2])
+def test_lease_that_rides_is_recorded_soon_though_nobody_commits(tmp_path: Path, count: int) -> None:
+    port = on_disk(tmp_path, SystemClock())
+    journal: Any = port.monitor.journal
+    log = log_of(port)
+    do(port, (log, Publish([b"a", b"b"])))
+    written = journal.stats().sequence
+    assert port.lease(log, "default", count, rides=True).wait() is not None
+    until(lambda: journal.stats().sequence > written)
     port.close()
 
 

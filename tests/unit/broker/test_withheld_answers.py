@@ -57,6 +57,30 @@ def payload_of(call: Future[Delivery | None]) -> bytes:
     return found.payload
 
 
+# --- what is published and settled ---
+
+
+@pytest.mark.parametrize("how", ["publish", "publish with headers", "ack", "nack", "reject"])
+def test_publish_and_settlement_return_when_they_are_on_the_disk(
+    disk: Place, stopping: Stopping, how: str
+) -> None:
+    disk.queue.publish(b"0")
+    delivery = disk.queue.receive()
+    assert delivery is not None
+    calls: dict[str, Callable[[], object]] = {
+        "publish": lambda: disk.queue.publish(b"1"),
+        "publish with headers": lambda: disk.queue.publish(b"1", headers={"a": "b"}),
+        "ack": delivery.ack,
+        "nack": delivery.nack,
+        "reject": delivery.reject,
+    }
+    stop = stopping()
+    call = start(calls[how])
+    assert held_up(stop, call)
+    stop.open()
+    call.result(PATIENCE_S)
+
+
 # --- what is settled when it is handed out ---
 
 
