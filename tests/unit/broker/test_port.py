@@ -15,13 +15,14 @@ from penstock.broker.embedded import Embedded
 from penstock.broker.opening import in_memory, on_disk
 from penstock.broker.port import UPCOMING, Port
 from penstock.clock import ManualClock, SystemClock
-from penstock.errors import InvalidArgument, PenstockError, QueueFull, QuotaExceeded
+from penstock.errors import InvalidArgument, LeaseLost, PenstockError, QueueFull, QuotaExceeded
 from penstock.limits import METADATA_BYTES_MAX, SEGMENT_BYTES_MIN
 from penstock.model.batch import Columns
 from penstock.model.commands import (
     Command,
     Commit,
     Handle,
+    HandOver,
     Publish,
     Purge,
     PutMetadata,
@@ -230,6 +231,46 @@ def test_lease_that_rides_is_recorded_soon_though_nobody_commits(tmp_path: Path,
     assert port.lease(log, "default", count, rides=True).wait() is not None
     until(lambda: journal.stats().sequence > written)
     port.close()
+
+
+def test_receipt_of_a_lease_that_went_back_unseen_settles_nothing(port: Embedded) -> None:
+    log = log_of(port)
+    do(port, (log, Publish([b"a"])))
+    do(port, (log, Publish([b"b"])))
+    first = port.lease(log, "default", 1).wait()
+    assert first is not None
+    do(port, (log, Settle("default", [0], [first.number], "unseen")))
+    second = port.lease(log, "default", 1).wait()
+    assert second is not None
+    assert list(second.offsets) == [0], "what comes back goes first"
+    with pytest.raises(LeaseLost):
+        do(port, (log, Settle("default", [0], [first.number])))
+    assert port.describe(OfLog(log)).wait().leased == 1
+    do(port, (log, Settle("default", [0], [second.number])))
+
+
+def test_message_leased_ahead_counts_an_attempt_once_it_is_handed_over(port: Embedded) -> None:
+    log = log_of(port)
+    do(port, (log, Publish([b"a", b"b"])))
+    attempts = []
+    for ahead in (1, 2, 0):
+        granted = port.lease(log, "default", 2, ahead=ahead).wait()
+        assert granted is not None
+        attempts.append(granted.attempts)
+        if ahead == 2:
+            assert do(port, (log, HandOver("default", [0], [granted.number]))) == [[0]]
+        do(port, (log, Settle("default", [0, 1], [granted.number] * 2, "requeue")))
+    assert attempts == [1, [2, 1], [3, 1]]
+
+
+def test_message_that_expires_ahead_is_not_handed_over(port: Embedded) -> None:
+    log = log_of(port, ttl=5)
+    do(port, (log, Publish([b"a"])))
+    granted = port.lease(log, "default", 1, ahead=1).wait()
+    assert granted is not None
+    port.clock.advance(6)  # type: ignore[attr-defined]
+    assert do(port, (log, HandOver("default", [0], [granted.number]))) == [[]]
+    assert port.describe(OfLog(log)).wait().depth == 0
 
 
 def test_waiter_elsewhere_adds_no_python_calls(port: Embedded) -> None:

@@ -122,9 +122,12 @@ def test_a_flip_in_the_last_acknowledged_frame_is_rot_and_not_a_torn_tail(
     for position in range(last.position, last.end, 5):
         path = one.copy(tmp_path / "copy")
         flip(path / one.segments[0].name, position * 8 + position % 8)
+        rotten = (path / one.segments[0].name).read_bytes()
         served, journal = reopened(path)
         assert journal.recovery.end == ROT
         assert journal.recovery.cut == []
+        for found in journal.recovery.damage:
+            assert (path / "quarantine" / str(found.copy)).read_bytes() == rotten[found.position : found.end]
         assert served == one.commits[:-1]
 
 
