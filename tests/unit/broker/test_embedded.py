@@ -138,6 +138,23 @@ def test_a_later_waiter_is_served_before_an_earlier_one(place: Place) -> None:
     assert place.queue.stats().waiting == 0
 
 
+def test_receiver_that_comes_while_a_message_is_recorded_gets_it(disk: Place) -> None:
+    disk.queue.publish(b"0")
+    before = disk.queue.receive()
+    assert before is not None
+    before.ack()
+    stop = Stop(disk.files)
+    publishing = start(disk.queue.publish, b"1")
+    stop.wait()
+    receiving = start(disk.queue.receive, None)
+    disk.waiting(1)
+    stop.open()
+    publishing.result(PATIENCE_S)
+    found = receiving.result(PATIENCE_S)
+    assert found is not None
+    assert found.payload == b"1"
+
+
 def test_one_who_came_first_takes_more_than_it_asked_for(place: Place) -> None:
     many, one = start(place.queue.receive_many, 3, None), None
     place.waiting(1)

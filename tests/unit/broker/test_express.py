@@ -398,6 +398,10 @@ def test_an_id_that_was_held_is_held_for_ever() -> None:
 
 def test_a_waiting_receiver_is_passed_over(place: Place) -> None:
     queue, other = place.queue(), place.broker.queue("other")
+    queue.publish(b"before")
+    before = queue.receive()
+    assert before is not None
+    before.ack()
     waiter = start(queue.receive, None)
     until(lambda: queue.stats().waiting)
     other.publish(b"elsewhere")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 import threading
@@ -184,6 +185,16 @@ def test_metadata_survives_restarts_snapshots_and_cleaning(tmp_path: Path) -> No
     assert min(int(one.stem) for one in tmp_path.glob("*.segment")) > 1, "nothing was cleaned"
 
 
+def test_metadata_survives_a_crash(tmp_path: Path) -> None:
+    port = opened(tmp_path / "data")
+    do(port, (None, PutMetadata("amqp/orders", b"x")))
+    shutil.copytree(tmp_path / "data", tmp_path / "left")
+    after = opened(tmp_path / "left")
+    assert after.describe(Metadata("default")).wait() == {"amqp/orders": b"x"}
+    port.close()
+    after.close()
+
+
 @pytest.mark.parametrize(
     ("key", "value"), [("", b""), ("k" * 513, b""), ("k", b"x" * (METADATA_BYTES_MAX + 1))]
 )
@@ -270,6 +281,16 @@ def test_message_that_expires_ahead_is_not_handed_over(port: Embedded) -> None:
     assert granted is not None
     port.clock.advance(6)  # type: ignore[attr-defined]
     assert do(port, (log, HandOver("default", [0], [granted.number]))) == [[]]
+    assert port.describe(OfLog(log)).wait().depth == 0
+
+
+def test_purge_leaves_what_is_handed_out(port: Embedded) -> None:
+    log = log_of(port)
+    do(port, (log, Publish([b"a", b"b"])))
+    granted = port.lease(log, "default", 1).wait()
+    assert granted is not None
+    assert do(port, (log, Purge())) == [1]
+    do(port, (log, Settle("default", [0], [granted.number])))
     assert port.describe(OfLog(log)).wait().depth == 0
 
 

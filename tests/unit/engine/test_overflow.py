@@ -129,6 +129,15 @@ def test_what_is_leased_or_not_due_is_dropped_or_something_changed() -> None:
     assert machine.lease(log, 9) == [3]
 
 
+def test_what_another_group_has_in_hand_is_not_dropped() -> None:
+    machine, log = slow(max_depth=1)
+    log.group(), log.group("beside")
+    machine.publish(log, b"0")
+    machine.lease(log, group="beside")
+    with pytest.raises(QueueFull, match="leased"):
+        machine.publish(log, b"1")
+
+
 def test_a_batch_larger_than_the_queue_empties_it() -> None:
     machine, log = slow(max_depth=2)
     machine.publish(log, b"0", b"1")

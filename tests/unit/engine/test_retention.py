@@ -58,6 +58,16 @@ def alter(machine: Machine, log: Log, **policy: Any) -> None:
 # --- for a time ---
 
 
+def test_message_is_kept_until_its_time_is_over_to_the_microsecond() -> None:
+    machine = Machine()
+    log = machine.declare(retain_seconds=60)
+    machine.publish(log, b"0")
+    consume(machine, log)
+    for late_us, expected in ((0, [0]), (1, [])):
+        retention.update(machine.engine, log, machine.now_us + 60 * SECOND_US + late_us)
+        assert kept(log) == expected
+
+
 def test_without_retention_something_is_kept() -> None:
     machine = Machine()
     log = machine.declare()
@@ -215,6 +225,16 @@ def test_until_archived_drops_before_the_archive_came() -> None:
     hold(machine, log, retention.ARCHIVE, 1)
     for one in machines(machine):
         assert kept(one.log()) == [1]
+
+
+def test_until_archived_waits_for_no_reader_that_does_not_hold() -> None:
+    machine = Machine()
+    log = machine.declare(retain="until-archived")
+    machine.publish(log, b"0", b"1")
+    consume(machine, log)
+    log.readers["r"], log.readers[retention.ARCHIVE] = Position(0), Position(0, True)
+    commit(machine, log, retention.ARCHIVE, 1)
+    assert kept(log) == [1]
 
 
 def test_until_archived_drops_what_an_archive_has_not_that_asked_for_nothing() -> None:
