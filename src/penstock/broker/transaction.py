@@ -220,11 +220,7 @@ class Transactions:
                 return Answer([])
             plan = self._planned(unit, now_us)
             self.monitor.require_room(MESSAGES, plan.bytes)
-            try:
-                return self._done(unit, plan, now_us)
-            except PenstockError as error:  # the plan was wrong: something is done, and something is not
-                self.monitor.fail(error)
-                raise
+            return self._carried_out(unit, plan, now_us)
 
     def _planned(self, unit: Unit, now_us: int) -> _Plan:
         """With the lock held: what is to be done, if all of it can be."""
@@ -236,6 +232,10 @@ class Transactions:
         depths = []
         for number, (target, command) in enumerate(unit.steps):
             if isinstance(command, Publish):
+                if command.each:
+                    raise InvalidArgument(
+                        "publishing each message that fits is done by itself, to a log that exists: leave out each"
+                    )
                 depths.append(command.depth_max)
                 for log in self._targets(unit.namespace, target):
                     plan.publish(number, log, command)
@@ -249,7 +249,7 @@ class Transactions:
                     f"{type(command).__name__.lower()} is done by itself; together may be done publishes, "
                     "settlements, positions and metadata"
                 )
-        for depth_max in filter(None, depths):
+        for depth_max in depths:
             self.monitor.require_depth(unit.namespace, plan.adding, depth_max)
         if plan.bytes > limits.FRAME_BYTES_MAX:
             raise BatchTooLarge(
@@ -276,7 +276,15 @@ class Transactions:
             )
         return logs
 
-    def _done(self, unit: Unit, plan: _Plan, now_us: int) -> Ticket[list[Any]]:
+    def _carried_out(self, unit: Unit, plan: _Plan, now_us: int) -> Recorded[list[Any]]:
+        """With the lock held: do what was planned; if the plan was wrong, only a part is done, and the broker fails."""
+        try:
+            return self._done(unit, plan, now_us)
+        except PenstockError as error:
+            self.monitor.fail(error)
+            raise
+
+    def _done(self, unit: Unit, plan: _Plan, now_us: int) -> Recorded[list[Any]]:
         """With the lock held: do what was planned, in one frame."""
         engine, change = self.monitor.engine, Change(whole=True)
         answers: list[Any] = [None] * len(unit.steps)
@@ -327,7 +335,7 @@ class Transactions:
                 except PenstockError as error:
                     answers.append(error)
                     continue
-                ticket = cast(Recorded[list[Any]], self._done(unit, plan, now_us))
+                ticket = self._carried_out(unit, plan, now_us)
             answers.append(ticket.value[0][0])
             record = ticket.record
         return Recorded(answers, record)

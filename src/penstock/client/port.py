@@ -260,6 +260,8 @@ class RemotePort:
             return self._call(self._routed(unit.namespace, target, rows.items(command)))
         if isinstance(command, Settle) and not command.offsets:
             raise InvalidArgument("nothing is given to settle")
+        if isinstance(command, commands.PutMetadata):
+            raise _not_over_http(command)
         is_settling = isinstance(command, Settle | HandOver)
         return self._call(self._alone(_own(target), command), settling=is_settling)
 
@@ -312,7 +314,7 @@ class RemotePort:
                 ask = Ask("POST", log.address("/redrive"), command, safe=False)
                 return await self._answer(ask, commands.Redriven)
             case _:
-                raise Unsupported(f"{type(command).__name__} is not done over HTTP: use the embedded broker")
+                raise _not_over_http(command)
         return None
 
     async def _empty(self, ask: Ask, *, gone_is_done: bool = False) -> None:
@@ -466,6 +468,12 @@ class RemotePort:
             self._closed = True
             self._server.closed.say()
             await self._server.close(max(0, end_s - loop.time()))
+
+
+def _not_over_http(command: Command) -> Unsupported:
+    return Unsupported(
+        f"{type(command).__name__} is not done over HTTP: do it in the process of the broker, with penstock.open"
+    )
 
 
 async def _at_once(value: T) -> T:

@@ -13,6 +13,7 @@ from typing import Any, Final, cast
 from penstock import wire
 from penstock.broker.port import Granted, Page
 from penstock.clock import SECOND_US, to_datetime, to_us
+from penstock.errors import Unsupported
 from penstock.model.batch import Batch, Run
 from penstock.model.commands import Handle, HandOver, Place, Publish, Receipts, Settle
 from penstock.policy import Policy
@@ -58,6 +59,14 @@ def moment(given: datetime) -> datetime:
 def items(command: Publish) -> list[bytes | wire.Item]:
     """Messages that are about to be published, as they travel."""
     columns = command.columns
+    if (
+        command.each
+        or command.depth_max is not None
+        or (columns is not None and columns.properties is not None)
+    ):
+        raise Unsupported(
+            "each, depth_max and properties do not travel over HTTP: publish in the process of the broker"
+        )
     if columns is None:
         return cast("list[bytes | wire.Item]", command.payloads)
     names = ("headers", "key", "priority", "delay_us", "deliver_at", "ttl_us", "expires_at", "dedup_id")

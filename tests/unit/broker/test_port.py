@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
+import penstock
 from penstock.broker.embedded import Embedded
 from penstock.broker.opening import in_memory, on_disk
 from penstock.broker.port import UPCOMING, Port
 from penstock.clock import ManualClock, SystemClock
-from penstock.errors import InvalidArgument, LeaseLost, PenstockError, QueueFull, QuotaExceeded
+from penstock.errors import InvalidArgument, LeaseLost, PenstockError, QueueFull, QuotaExceeded, Unsupported
 from penstock.limits import METADATA_BYTES_MAX, SEGMENT_BYTES_MIN
 from penstock.model.batch import Columns
 from penstock.model.commands import (
@@ -34,6 +35,7 @@ from penstock.model.commands import (
 )
 from penstock.model.queries import Metadata, OfLog
 from tests.faults.faulty_files import UnsyncedFiles
+from tests.server.running import Running
 from tests.unit.broker.patience import until
 
 
@@ -124,6 +126,15 @@ def test_each_message_that_fits_is_published_and_each_other_has_its_error(port: 
     assert payloads(port, log) == [b"a", b"b"]
 
 
+def test_each_is_refused_where_it_would_mean_nothing(port: Embedded) -> None:
+    log = log_of(port)
+    publish = Publish([b"a"], each=True)
+    for steps in ([("new", publish)], [(log, publish), (log, Publish([b"b"]))]):
+        with pytest.raises(InvalidArgument, match="by itself"):
+            do(port, *steps)
+    assert payloads(port, log) == []
+
+
 def test_publish_is_refused_above_the_depth_of_its_namespace(port: Embedded) -> None:
     log, other = log_of(port), log_of(port, "other")
     do(port, (log, Publish([b"a"], depth_max=3)))
@@ -133,6 +144,8 @@ def test_publish_is_refused_above_the_depth_of_its_namespace(port: Embedded) -> 
     ):
         with pytest.raises(QuotaExceeded):
             do(port, *steps)
+    with pytest.raises(QuotaExceeded):
+        do(port, (log, Publish([b"b"], depth_max=0)), (log, Publish([b"c"], depth_max=None)))
     with pytest.raises(QuotaExceeded) as refused:
         do(port, (log, Publish([b"b"] * 4, depth_max=3)))
     assert not refused.value.retryable
@@ -332,3 +345,20 @@ def _calls_once(work: Callable[[], None]) -> int:
     finally:
         sys.setprofile(None)
     return count
+
+
+def test_what_does_not_travel_over_http_is_refused_and_changes_nothing() -> None:
+    inside = in_memory(ManualClock())
+    with Running(inside) as server, penstock.connect(server.url) as broker:
+        port, log = broker._port, broker.queue("orders")._log
+        for target, command in (
+            (log, Publish([b"a"], each=True)),
+            (log, Publish([b"a"], depth_max=1)),
+            ("new", Publish([b"a"], Columns(properties=[b"p"]))),
+            (None, PutMetadata("key", b"value")),
+        ):
+            for steps in ([(target, command)], [(target, command), (log, Publish([b"b"]))]):
+                with pytest.raises(Unsupported):
+                    port.commit(Unit("default", steps)).wait()
+        assert broker.stats().published == 0
+    inside.close()
